@@ -1,0 +1,81 @@
+"""Every error we raise on purpose, as one tree, so that a caller can catch one level.
+
+OpenClawError
+├── ConfigError            a flag, variable, YAML key or file the user wrote; shown as one line, exit code 2
+│   └── PluginError        a hook path, name, signature or output
+├── StoreError             the turn store
+│   ├── IllegalTransition  a move that `store.states` does not allow
+│   └── LeaseLost          somebody else holds the turn now
+├── EngineError            an engine did not do what it was asked
+│   ├── EngineUnavailable  not reachable, or too busy: try again later
+│   └── EngineRejected     refused the request: trying again is useless
+├── WeightsError           weights or a checkpoint that must not be loaded
+└── TrainerError           a trainer that cannot go on
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OpenClawError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(OpenClawError):
+    """What the user wrote is wrong; the message names the place and the fix in one line."""
+
+
+class PluginError(ConfigError):
+    """A plug-in cannot be loaded or does not fit its hook."""
+
+
+class StoreError(OpenClawError):
+    """The turn store could not do what was asked."""
+
+
+class IllegalTransition(StoreError):
+    """A turn was asked to make a move that the table of transitions does not hold."""
+
+
+class LeaseLost(StoreError):
+    """A lease ran out, or was taken over, before its holder acked."""
+
+
+class EngineError(OpenClawError):
+    """An engine did not do what it was asked."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine is not reachable, starting, or has no room: the same call may succeed later."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineRejected(EngineError):
+    """The engine refused the request itself; `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WeightsError(OpenClawError):
+    """Weights or a checkpoint that are incomplete, corrupt or of the wrong shape."""
+
+
+class TrainerError(OpenClawError):
+    """A trainer cannot go on."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The tail of an error message that names the nearest valid word, or nothing.
+
+    >>> nearest("--model-pth", ["--model-path", "--port"])
+    '; did you mean --model-path?'
+    """
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""

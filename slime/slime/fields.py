@@ -1,0 +1,73 @@
+"""The field registry: every stream of a sample, declared once.
+
+Store, transport, packing, sharding and the loss derive what they do with a stream from its declaration
+here, so a plug-in adds one with a single call and nothing in the core changes:
+
+    register_field("teacher_logprobs", level="token", dtype="float32", fill=0.0)
+
+A sample that lacks a field gets `fill` in its place; it is never dropped for it, and it never removes
+the field from the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from slime.errors import PluginError, nearest
+
+Level = Literal["sample", "token", "token_k"]
+Dtype = Literal["float32", "int64", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One declared stream.
+
+    Attributes:
+        level: `sample` = one value a sample; `token` = one a token; `token_k` = a row of k a token.
+        dtype: of the tensor that the loss sees.
+        fill: the value for samples (or tokens) that lack the field.
+        meaning: one line, for the generated documentation.
+    """
+
+    name: str
+    level: Level
+    dtype: Dtype
+    fill: float
+    meaning: str = ""
+
+
+_FIELDS: dict[str, Field] = {}
+
+
+def register_field(name: str, *, level: Level, dtype: Dtype = "float32", fill: float = 0.0, meaning: str = "") -> Field:
+    """Declare a stream; declaring it again in the same words is harmless, in other words a `PluginError`."""
+    field = Field(name, level, dtype, fill, meaning)
+    known = _FIELDS.get(name)
+    if known is not None and (known.level, known.dtype, known.fill) != (level, dtype, fill):
+        raise PluginError(f"field {name!r} is already declared as {known.level} {known.dtype} with fill {known.fill}")
+    _FIELDS[name] = known or field
+    return _FIELDS[name]
+
+
+def field(name: str) -> Field:
+    """The declaration of a stream; a `PluginError` that names the nearest one if there is none."""
+    if name not in _FIELDS:
+        raise PluginError(f"no field {name!r} is registered{nearest(name, _FIELDS)}")
+    return _FIELDS[name]
+
+
+def fields(level: Level | None = None) -> tuple[Field, ...]:
+    """All declared streams, of one level if asked."""
+    return tuple(f for f in _FIELDS.values() if level is None or f.level == level)
+
+
+register_field("loss_mask", level="token", dtype="bool", fill=0, meaning="1 where the token trains")
+register_field("rollout_logprobs", level="token", meaning="log-prob when it was sampled, as the engine gave it")
+register_field("policy_versions", level="token", dtype="int64", fill=-1, meaning="weights version that sampled it")
+register_field("teacher_logprobs", level="token", meaning="log-prob under the hint-augmented prompt")
+register_field("reward", level="sample", meaning="score of the verdict")
+register_field(
+    "temperature", level="sample", fill=1.0, meaning="sampling temperature; the trainer divides logits by it"
+)

@@ -1,0 +1,97 @@
+"""What the loops expect of each other: two to four methods each, so that anybody may write the second one.
+
+A scripted implementation of each ships with the library (`engines.scripted`, `judging.scripted`,
+`trainers.scripted`); tests and demos use those, not mocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from slime.types import Batch, Completion, SamplingParams, TrainReport, Turn, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """Ask an engine to continue `prompt_ids`.
+
+    Attributes:
+        request_id: unique; names the request when it is aborted.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What became known since the last delta of a stream.
+
+    Attributes:
+        finish_reason: None until the last delta.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    version: int
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Log-probs of given tokens under the current weights.
+
+    Attributes:
+        logprobs: entry i is log p(token_ids[start + i] | token_ids[:start + i]), in float32.
+        top_ids, top_logprobs: the k most likely ids at the same positions; empty when k is 0.
+        version: the policy version that scored.
+    """
+
+    logprobs: tuple[float, ...]
+    version: int
+    top_ids: tuple[tuple[int, ...], ...] = ()
+    top_logprobs: tuple[tuple[float, ...], ...] = ()
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """An engine generates. Errors: `EngineUnavailable` (try later), `EngineRejected` (do not)."""
+
+    async def generate(self, request: GenerateRequest) -> Completion: ...
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """Deltas as they are sampled; closing the iterator early aborts the request in the engine."""
+        ...
+
+    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores: ...
+
+    async def update_weights(self, weights_dir: Path, version: int) -> None:
+        """Serve `weights_dir` as `version`; requests under way go on, and no token is mislabelled."""
+        ...
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """A trainer trains. `train` consumes a batch whole or raises `TrainerError`; it never half-applies one."""
+
+    def train(self, batch: Batch) -> TrainReport: ...
+
+    def save(self, checkpoint_dir: Path) -> Path:
+        """Write one checkpoint, atomically; returns its directory, whose `weights/` engines can load."""
+        ...
+
+    def load(self, checkpoint: Path) -> int:
+        """Resume from a checkpoint; returns its step."""
+        ...
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A judge judges. A judge that cannot gives a verdict without a score; it does not raise."""
+
+    async def judge(self, turn: Turn) -> Verdict: ...
