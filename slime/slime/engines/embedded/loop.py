@@ -1,0 +1,294 @@
+"""The engine loop: one thread that schedules, computes and samples, step after step.
+
+    commands ──▶ inbox ──▶ waiting ──admit──▶ running ──step──▶ events ──▶ deliver(list of Progress), once a step
+                              ▲                  │
+                              └──── preempt ─────┘   (only when a long sequence needs the memory of a young one)
+
+A step is one forward over all decoding rows and as much of waiting prompts as fits a time budget, so that
+a long prompt stalls nobody's stream. With nothing to do the thread sleeps in the inbox. Everything that changes
+its state (submit, abort, pause, new weights) is a command that runs on this thread between two steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from slime.engines.embedded.model import RaggedModel
+from slime.engines.embedded.planning import ChunkBudget, StepPlan, plan_step
+from slime.engines.embedded.sampling import sample
+from slime.engines.embedded.scoring import record_top, score_prompts
+from slime.engines.embedded.sequence import FinishReason, Progress, Sequence
+from slime.engines.embedded.slots import KVSlots
+from slime.errors import EngineRejected, WeightsError
+
+logger = logging.getLogger(__name__)
+
+PauseMode = Literal["abort", "retract", "in_place"]
+Result = TypeVar("Result")
+
+ABORTED: FinishReason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+ABORTED_WAITING: FinishReason = {"type": "abort", "message": "Abort in waiting queue"}
+
+
+class EngineLoop:
+    """Owns model, cache and sequences. `call` runs a method of its own thread's; all others may be called anywhere."""
+
+    def __init__(
+        self,
+        model: RaggedModel,
+        kv: KVSlots,
+        *,
+        version: str,
+        deliver: Callable[[list[Progress]], None],
+        find_stop: Callable[[Sequence], str | None] = lambda sequence: None,
+    ) -> None:
+        self.model, self.kv = model, kv
+        self.version = version
+        self.num_steps = 0
+        self.num_generated = 0
+        self.is_paused = False
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self._deliver, self._find_stop = deliver, find_stop
+        self._budget = ChunkBudget()
+        self._events: list[Progress] = []
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Abort everything and end the thread after the step it is in."""
+
+        def stop() -> None:
+            self.abort(lambda sequence: True)
+            self._is_stopping = True
+
+        self._inbox.put(stop)
+        self._thread.join(timeout_s)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def call(self, function: Callable[[], Result]) -> Future[Result]:
+        """Run a function on the loop's thread, between two steps."""
+        future: Future[Result] = Future()
+
+        def command() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function())
+            except Exception as error:  # the boundary of the thread: whoever asked gets the error
+                future.set_exception(error)
+
+        self._inbox.put(command)
+        return future
+
+    def submit(self, sequence: Sequence, *, first: bool = False) -> None:
+        """Queue a sequence, before all others if it is to be `first`. From any thread; order is kept."""
+        self._inbox.put(lambda: self.waiting.appendleft(sequence) if first else self.waiting.append(sequence))
+
+    # What follows runs on the loop's thread only.
+
+    def abort(self, doomed: Callable[[Sequence], bool]) -> int:
+        """End these sequences where they are; how many they were."""
+        running = [sequence for sequence in self.running if doomed(sequence)]
+        waiting = [sequence for sequence in self.waiting if doomed(sequence)]
+        for sequence in running:
+            self._finish(sequence, ABORTED)
+        for sequence in waiting:
+            self.waiting.remove(sequence)
+            self._announce_end(sequence, ABORTED if sequence.output_ids else ABORTED_WAITING)
+        self._flush_events()
+        return len(running) + len(waiting)
+
+    def pause(self, mode: PauseMode) -> None:
+        """Stop stepping. retract: give up the running sequences' keys and values, to be computed anew."""
+        self.is_paused = True
+        if mode == "abort":
+            self.abort(lambda sequence: True)
+        elif mode == "retract":
+            self._retract()
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+    def flush_cache(self) -> bool:
+        """Drop all cached keys and values; refused (False) while sequences hold some."""
+        if any(sequence.computed for sequence in self.running) or (self.waiting and not self.is_paused):
+            return False
+        self.kv.forget()
+        return True
+
+    def exchange_weights(self, staged: dict[str, torch.Tensor], version: str | None, *, flush: bool) -> None:
+        """Serve staged weights from the next step on.
+
+        With `flush`, running sequences go on under the new weights with keys and values computed anew, and the
+        prefix cache is dropped; without, everything computed so far is kept as it is. A `WeightsError` leaves the old
+        weights in place: the new ones gave no finite logits for a probe.
+        """
+        if flush and self.is_paused and any(sequence.computed for sequence in self.running):
+            raise EngineRejected(
+                "requests are paused in place and hold cache: pause with mode retract, or update with flush_cache false"
+            )
+        replaced = self.model.exchange(staged)
+        if not bool(torch.isfinite(self.model.probe(self.kv)).all()):
+            self.model.exchange(replaced)
+            raise WeightsError("the new weights give non-finite logits; the old ones stay in service")
+        if flush:
+            self._retract()
+            self.kv.forget()
+        self.version = self.version if version is None else version
+
+    def state(self) -> dict[str, Any]:
+        """Figures for /server_info."""
+        return {
+            "num_running_reqs": len(self.running),
+            "num_waiting_reqs": len(self.waiting),
+            "is_paused": self.is_paused,
+            "num_steps": self.num_steps,
+            "num_generated_tokens": self.num_generated,
+            "num_cached_tokens": self.kv.cached_tokens(),
+            "num_slots": len(self.kv.slots),
+            "slot_capacity": self.kv.capacity,
+            "weight_version": self.version,
+        }
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            has_work = not self.is_paused and (self.running or self.waiting)
+            try:
+                self._inbox.get(block=not has_work)()
+                continue
+            except queue.Empty:
+                pass
+            try:
+                self._admit()
+                self._step()
+            except (RuntimeError, MemoryError, ValueError, IndexError) as error:
+                # One bad step (out of memory, say) must not end the service: those in it are told, the rest go on.
+                logger.exception("engine step failed sequences=%d", len(self.running))
+                self._fail_running(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+
+    def _admit(self) -> None:
+        while self.waiting:
+            sequence = self.waiting[0]
+            slot = self.kv.acquire(sequence.tokens, sequence, reuse_limit=sequence.reuse_limit)
+            if slot is None:
+                return
+            self.waiting.popleft()
+            sequence.slot = slot
+            sequence.cached_tokens = max(sequence.cached_tokens, min(slot.length, len(sequence.prompt_ids)))
+            self.running.append(sequence)
+
+    @torch.inference_mode()
+    def _step(self) -> None:
+        self._make_room()
+        started = time.perf_counter()
+        plan = plan_step(self.running, self.kv, self._budget.num_tokens(self.running), self.model.device.type)
+        logits = self.model.compute(plan.ids, plan.positions, plan.step, plan.keep)
+        for sequence, count in plan.computed:
+            assert sequence.slot is not None
+            sequence.slot.length += count
+        score_prompts(plan, logits)
+        self._sample(plan, logits[: len(plan.sampled)])
+        for sequence in plan.scored_out:
+            self._finish(sequence, {"type": "length", "length": 0})
+        self._budget.learn(len(plan.ids), plan.num_chunk_tokens, time.perf_counter() - started)
+        self.num_steps += 1
+        self._flush_events()
+
+    def _sample(self, plan: StepPlan, logits: torch.Tensor) -> None:
+        if not plan.sampled:
+            return
+        for sequence in plan.sampled:
+            if sequence.params.min_new_tokens:
+                ends = self.model.eos_token_ids | sequence.params.stop_token_ids
+                sequence.forbid(ends if len(sequence.output_ids) < sequence.params.min_new_tokens else frozenset())
+        ids, logprobs = sample(logits, [sequence.sampling for sequence in plan.sampled])
+        record_top(plan.sampled, logprobs)
+        chosen = logprobs.gather(1, ids[:, None])[:, 0].tolist()
+        finished: list[tuple[Sequence, FinishReason]] = []
+        for sequence, token_id, logprob in zip(plan.sampled, ids.tolist(), chosen, strict=True):
+            if not logprob > float("-inf"):  # NaN included
+                finished.append((sequence, _failure("the model gave non-finite logits")))
+                continue
+            sequence.append(token_id, logprob, self.version)
+            reason = self._finish_reason(sequence, token_id)
+            if reason is not None:
+                finished.append((sequence, reason))
+            elif sequence.stream:
+                self._events.append(Progress(sequence, len(sequence.output_ids), finished=False))
+        self.num_generated += len(plan.sampled)
+        # From the last slot down: so the fewest slots have to change places.
+        for sequence, reason in sorted(finished, key=lambda pair: pair[0].slot.index if pair[0].slot else 0)[::-1]:
+            self._finish(sequence, reason)
+
+    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
+        params = sequence.params
+        if params.stop:
+            matched = self._find_stop(sequence)
+            if matched is not None:
+                return {"type": "stop", "matched": matched}
+        # As in SGLang, ignore_eos ignores stop_token_ids too.
+        if not params.ignore_eos and (token_id in self.model.eos_token_ids or token_id in params.stop_token_ids):
+            return {"type": "stop", "matched": token_id}
+        if len(sequence.output_ids) >= params.max_new_tokens:
+            return {"type": "length", "length": params.max_new_tokens}
+        return None
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        self.running.remove(sequence)
+        if sequence.slot is not None:
+            self.kv.release(sequence.slot)
+            sequence.slot = None
+        self._announce_end(sequence, reason)
+
+    def _announce_end(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.finish_reason, sequence.final_version = reason, self.version
+        self._events.append(Progress(sequence, len(sequence.output_ids), finished=True))
+
+    def _fail_running(self, message: str) -> None:
+        if not self.running and self.waiting:  # it failed where it was to be admitted
+            self._announce_end(self.waiting.popleft(), _failure(message))
+        for sequence in list(self.running):
+            self._finish(sequence, _failure(message))
+        self.kv.forget()
+        self._flush_events()
+
+    def _retract(self) -> None:
+        self.kv.forget(idle=False, busy=True)
+        for sequence in self.running:
+            sequence.restart()
+
+    def _make_room(self) -> None:
+        """Let slots grow with their sequences; the youngest goes back to the queue where memory does not suffice."""
+        while not self.kv.ensure(max(len(sequence.tokens) for sequence in self.running)):
+            youngest = self.running.pop()
+            assert youngest.slot is not None
+            self.kv.release(youngest.slot)
+            youngest.slot = None
+            youngest.restart()
+            self.waiting.appendleft(youngest)
+
+    def _flush_events(self) -> None:
+        if self._events:
+            self._deliver(self._events)
+            self._events = []
+
+
+def _failure(message: str) -> FinishReason:
+    return {"type": "abort", "message": message, "status_code": 500, "err_type": "InternalServerError"}

@@ -1,0 +1,152 @@
+"""What the next step computes: every decoding row, and pieces of prompts within a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+from slime.engines.embedded.attention import Chunk, RaggedStep
+from slime.engines.embedded.sequence import Sequence
+from slime.engines.embedded.slots import KVSlots
+
+_STALL_S = 0.05
+"""How long prompts may hold up sequences that are decoding."""
+
+_STEP_S = 0.2
+"""How long a step may be when nobody is decoding: aborts and pauses wait for its end."""
+
+_CALL_COST = {"cpu": 256, "cuda": 32768}
+"""What one more attention call costs, in tokens attended to (heads alike): measured, roughly."""
+
+
+class ChunkBudget:
+    """Learns what a prompt token costs here, and says how many fit a step."""
+
+    def __init__(self) -> None:
+        self._seconds_per_token = _STALL_S / 128
+
+    def num_tokens(self, running: Items[Sequence]) -> int:
+        is_decoding = any(sequence.remaining == 1 for sequence in running)
+        seconds = _STALL_S if is_decoding else _STEP_S
+        return max(32, min(8192, int(seconds / self._seconds_per_token)))
+
+    def learn(self, num_tokens: int, num_chunk_tokens: int, seconds: float) -> None:
+        """Take in what a step took; steps that are mostly decoding say nothing about prompts."""
+        if num_chunk_tokens * 2 >= num_tokens and num_chunk_tokens >= 16:
+            self._seconds_per_token += 0.3 * (seconds / num_tokens - self._seconds_per_token)
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """A step, laid out flat.
+
+    Attributes:
+        ids: tokens to compute, those of decoding rows first; `positions` are theirs.
+        keep: tokens whose logits are wanted: one for each of `sampled`, then those for scoring.
+        sampled: sequences that get a token, in the order of `keep`.
+        scoring: (sequence, positions) whose logits follow, to score the prompt tokens after them.
+        scored_out: sequences that wanted no token and are done.
+        computed: how many tokens each sequence got computed.
+    """
+
+    step: RaggedStep
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    keep: list[int] = field(default_factory=list)
+    sampled: list[Sequence] = field(default_factory=list)
+    scoring: list[tuple[Sequence, range]] = field(default_factory=list)
+    scored_out: list[Sequence] = field(default_factory=list)
+    computed: list[tuple[Sequence, int]] = field(default_factory=list)
+    num_chunk_tokens: int = 0
+
+
+def plan_step(running: Items[Sequence], kv: KVSlots, budget: int, device_type: str) -> StepPlan:
+    """Lay out the next step over the running sequences, which are in order of admission."""
+    decoding, prompts = [], []
+    for sequence in running:
+        is_decoding = sequence.remaining == 1 and sequence.params.max_new_tokens > 0
+        (decoding if is_decoding else prompts).append(sequence)
+    batched, apart = _split_rows(decoding, _CALL_COST.get(device_type, 256))
+    step = RaggedStep(
+        kv, [_index(sequence) for sequence in batched], [len(sequence.tokens) for sequence in batched], []
+    )
+    plan = StepPlan(step)
+    for sequence in batched:
+        plan.keep.append(len(plan.ids))
+        plan.sampled.append(sequence)
+        plan.ids.append(sequence.tokens[-1])
+        plan.positions.append(len(sequence.tokens) - 1)
+        plan.computed.append((sequence, 1))
+    scored: list[tuple[Sequence, int, range]] = []
+    for sequence, count in [(sequence, 1) for sequence in apart] + _grant(prompts, budget):
+        _add_chunk(plan, sequence, count, scored)
+    for sequence, offset, positions in scored:
+        plan.keep.extend(position + offset for position in positions)
+        plan.scoring.append((sequence, positions))
+    return plan
+
+
+def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[tuple[Sequence, int, range]]) -> None:
+    start, first = sequence.computed, len(plan.ids)
+    end = start + count
+    plan.step.chunks.append(Chunk(first, count, _index(sequence), start))
+    plan.ids.extend(sequence.tokens[start:end])
+    plan.positions.extend(range(start, end))
+    plan.computed.append((sequence, count))
+    plan.num_chunk_tokens += count
+    is_complete = end == len(sequence.tokens)
+    wants_tokens = sequence.params.max_new_tokens > 0
+    if is_complete and wants_tokens:
+        plan.keep.append(first + count - 1)
+        plan.sampled.append(sequence)
+    elif is_complete:
+        plan.scored_out.append(sequence)
+    if sequence.logprobs is None:
+        return
+    # The last position says nothing about the prompt, but its rows are wanted when nothing is sampled there.
+    last = len(sequence.prompt_ids) - (1 if wants_tokens else 0)
+    positions = range(max(start, sequence.logprobs.start), min(end, last))
+    if not wants_tokens and is_complete and not positions:
+        positions = range(end - 1, end)
+    if positions and (not wants_tokens or not sequence.is_prompt_scored):
+        scored.append((sequence, first - start, positions))
+
+
+def _grant(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+    """Share the budget: half to the oldest, so that it gets done; the rest to the shortest first, for their latency."""
+    if not prompts:
+        return []
+    oldest, others = prompts[0], sorted(prompts[1:], key=lambda sequence: sequence.remaining)
+    counts = {id(oldest): min(oldest.remaining, budget // 2 if others else budget)}
+    left = budget - counts[id(oldest)]
+    for sequence in others:
+        counts[id(sequence)] = min(sequence.remaining, left)
+        left -= counts[id(sequence)]
+    counts[id(oldest)] += min(oldest.remaining - counts[id(oldest)], left)
+    return [(sequence, counts[id(sequence)]) for sequence in prompts if counts[id(sequence)]]
+
+
+def _split_rows(decoding: list[Sequence], call_cost: int) -> tuple[list[Sequence], list[Sequence]]:
+    """Which rows to compute in one batched call, padded to the longest, and which ones apart.
+
+    A batch costs (slots that it spans) × (its longest row); a row apart its own length and a call.
+    """
+    rows = sorted(decoding, key=_index)
+    if len(rows) < 2:
+        return rows, []
+    width = _index(rows[-1]) + 1 - _index(rows[0])
+    by_length = sorted(rows, key=lambda sequence: len(sequence.tokens))
+    apart_cost = 0
+    best, best_cost = len(rows), width * len(by_length[-1].tokens)
+    for count in range(len(rows) - 1, -1, -1):
+        apart_cost += len(by_length[count].tokens) + call_cost
+        cost = apart_cost + (width * len(by_length[count - 1].tokens) if count else 0)
+        if cost < best_cost:
+            best, best_cost = count, cost
+    apart = {id(sequence) for sequence in by_length[best:]}
+    return [row for row in rows if id(row) not in apart], [row for row in rows if id(row) in apart]
+
+
+def _index(sequence: Sequence) -> int:
+    assert sequence.slot is not None
+    return sequence.slot.index

@@ -1,0 +1,284 @@
+"""The HTTP side: SGLang's native routes over an `EngineService`.
+
+/generate is plain ASGI, because it streams and has to notice when a client goes away; the rest are small
+Starlette endpoints. Errors have SGLang's shapes: `{"error": {"message": …}}` for a request that is wrong,
+`{"object": "error", …}` for one that could not be served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import transformers
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from slime.engines.embedded.service import EngineOptions, EngineService
+from slime.engines.embedded.wire import parse_generate
+from slime.errors import EngineError, EngineRejected, EngineUnavailable, WeightsError
+
+HEALTH_TIMEOUT_S = 20.0
+
+
+def build_app(service: EngineService) -> Starlette:
+    """The ASGI application; its lifespan starts and stops the engine."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    routes = _Routes(service)
+    post = ["POST", "PUT"]
+    return Starlette(
+        lifespan=lifespan,
+        routes=[
+            Route("/generate", Generate(service), methods=post),
+            Route("/health", routes.health),
+            Route("/health_generate", routes.health_generate),
+            Route("/server_info", routes.server_info),
+            Route("/get_server_info", routes.server_info),
+            Route("/model_info", routes.model_info),
+            Route("/get_model_info", routes.model_info),
+            Route("/update_weights_from_disk", routes.update_weights_from_disk, methods=post),
+            Route("/pause_generation", routes.pause_generation, methods=post),
+            Route("/continue_generation", routes.continue_generation, methods=post),
+            Route("/abort_request", routes.abort_request, methods=post),
+            Route("/flush_cache", routes.flush_cache, methods=["GET", "POST"]),
+        ],
+    )
+
+
+class Generate:
+    """POST /generate, as one JSON answer or as server-sent events that end in `data: [DONE]`."""
+
+    def __init__(self, service: EngineService) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read_body(receive)
+        if body is None:
+            return
+        is_stream = False
+        try:
+            parsed = _parse_json(body)
+            is_stream = isinstance(parsed, dict) and bool(parsed.get("stream"))
+            ticket = self._service.open(parse_generate(parsed, self._service.limits))
+        except EngineError as error:
+            await (_refuse_stream(send, error) if is_stream else _respond(send, *_error(error)))
+            return
+        answers = self._service.answers(ticket)
+        work = asyncio.ensure_future(_stream(send, answers) if is_stream else _answer_once(send, answers))
+        gone = asyncio.ensure_future(_disconnect(receive))
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        if not work.done():
+            work.cancel()  # closes the answers, which aborts the request
+        await asyncio.gather(work, gone, return_exceptions=True)
+        if not work.cancelled():
+            work.result()
+
+
+class _Routes:
+    """The control endpoints."""
+
+    def __init__(self, service: EngineService) -> None:
+        self._service = service
+
+    async def health(self, request: Request) -> Response:
+        return Response(status_code=200 if self._service.loop.is_alive else 503)
+
+    async def health_generate(self, request: Request) -> Response:
+        return Response(status_code=200 if await self._service.is_healthy(HEALTH_TIMEOUT_S) else 503)
+
+    async def server_info(self, request: Request) -> Response:
+        service, state = self._service, await self._service.state()
+        options: EngineOptions = service.options
+        return _json(
+            {
+                "model_path": service.model_path,
+                "device": str(service.model.device),
+                "dtype": str(service.model.dtype).removeprefix("torch."),
+                "context_length": service.limits.context_len,
+                "max_running_requests": options.max_running_requests,
+                "max_queued_requests": options.max_queued_requests,
+                "incremental_streaming_output": options.is_incremental,
+                "weight_version": state["weight_version"],
+                "internal_states": [state],
+                "version": f"openclaw-embedded transformers-{transformers.__version__}",
+            }
+        )
+
+    async def model_info(self, request: Request) -> Response:
+        service = self._service
+        return _json(
+            {
+                "model_path": service.model_path,
+                "tokenizer_path": service.options.model_path,
+                "is_generation": True,
+                "weight_version": service.loop.version,
+            }
+        )
+
+    async def update_weights_from_disk(self, request: Request) -> Response:
+        try:
+            body = _object(await request.body())
+            weights_dir, version = body.get("model_path"), body.get("weight_version")
+            if not isinstance(weights_dir, str) or not (version is None or isinstance(version, str)):
+                raise EngineRejected("model_path and weight_version must be strings.")
+            if body.get("abort_all_requests"):
+                self._service.abort_all()
+            await self._service.update_weights(weights_dir, version, flush=body.get("flush_cache", True))
+        except (EngineError, WeightsError) as error:
+            return _json({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
+        message = "Succeeded to update model weights."
+        if version is not None:
+            message += f" Weight version updated to {version}."
+        return _json({"success": True, "message": message, "num_paused_requests": 0})
+
+    async def pause_generation(self, request: Request) -> Response:
+        try:
+            mode = _object(await request.body()).get("mode", "abort")
+            if mode not in ("abort", "retract", "in_place"):
+                raise EngineRejected(f"mode must be abort, retract or in_place, got {mode!r}.")
+        except EngineRejected as error:
+            return _json({"error": {"message": str(error)}}, 400)
+        await self._service.pause(mode)
+        return _json({"message": "Generation paused successfully.", "status": "ok"})
+
+    async def continue_generation(self, request: Request) -> Response:
+        await self._service.resume()
+        return _json({"message": "Generation continued successfully.", "status": "ok"})
+
+    async def abort_request(self, request: Request) -> Response:
+        try:
+            body = _object(await request.body())
+        except EngineRejected as error:
+            return _json({"error": {"message": str(error)}}, 400)
+        if body.get("abort_all"):
+            self._service.abort_all()
+        elif body.get("rid"):
+            self._service.abort(str(body["rid"]))
+        return Response(status_code=200)
+
+    async def flush_cache(self, request: Request) -> Response:
+        try:
+            timeout_s = float(request.query_params.get("timeout", "0"))
+        except ValueError:
+            return _json({"error": {"message": "timeout must be a number of seconds."}}, 400)
+        if await self._service.flush_cache(timeout_s):
+            return PlainTextResponse("Cache flushed.\n")
+        return PlainTextResponse("Flush cache failed: requests are running or waiting.\n", status_code=400)
+
+
+async def _answer_once(send: Send, answers: AsyncIterator[dict[str, Any]]) -> None:
+    said: dict[str, Any] = {}
+    async with contextlib.aclosing(answers):  # type: ignore[type-var]
+        async for said in answers:
+            pass
+    reason = said["meta_info"]["finish_reason"]
+    status = reason.get("status_code") if reason["type"] == "abort" else None
+    if status is not None:
+        await _respond(send, *_unserved(reason["message"], status))
+    else:
+        await _respond(send, said, 200)
+
+
+async def _stream(send: Send, answers: AsyncIterator[dict[str, Any]]) -> None:
+    await _start_stream(send)
+    async with contextlib.aclosing(answers):  # type: ignore[type-var]
+        async for said in answers:
+            await _send_event(send, orjson.dumps(said))
+    await _end_stream(send)
+
+
+async def _refuse_stream(send: Send, error: EngineError) -> None:
+    """A refused stream is a stream: SGLang answers 200 and says so in its only event."""
+    if isinstance(error, EngineUnavailable):
+        reason = {"type": "abort", "status_code": 503, "message": str(error)}
+        said: dict[str, Any] = {"text": "", "output_ids": [], "meta_info": {"finish_reason": reason}}
+    else:
+        kind = {"type": "invalid_request_error", "code": _status(error), "retryable": False}
+        said = {"error": {"message": str(error), **kind}}
+    await _start_stream(send)
+    await _send_event(send, orjson.dumps(said))
+    await _end_stream(send)
+
+
+async def _start_stream(send: Send) -> None:
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def _send_event(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+
+
+async def _end_stream(send: Send) -> None:
+    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The request's body; None when the client went away before its end."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _parse_json(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise EngineRejected(f"the body is not JSON: {error}") from error
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    parsed = _parse_json(body) if body else {}
+    if not isinstance(parsed, dict):
+        raise EngineRejected("the body must be a JSON object.")
+    return parsed
+
+
+def _error(error: EngineError) -> tuple[dict[str, Any], int]:
+    if isinstance(error, EngineUnavailable):
+        return _unserved(str(error), 503)
+    return {"error": {"message": str(error)}}, _status(error)
+
+
+def _status(error: EngineError) -> int:
+    return error.status if isinstance(error, EngineRejected) else 503
+
+
+def _unserved(message: str, status: int) -> tuple[dict[str, Any], int]:
+    return {"object": "error", "message": message, "type": str(status), "param": None, "code": status}, status
+
+
+def _json(content: dict[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status_code=status, media_type="application/json")
+
+
+async def _respond(send: Send, content: dict[str, Any], status: int) -> None:
+    body = orjson.dumps(content)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,255 @@
+"""The engine as the HTTP side sees it: admission, streams of answers, weight updates. One event loop, one model thread.
+
+Every request in flight has a `Ticket`; the model thread announces progress, once a step, and the tickets wake
+whoever waits for them. A reader that is slower than the model finds several tokens at once, never a queue that grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slime.engines.embedded.loop import EngineLoop, PauseMode
+from slime.engines.embedded.model import RaggedModel
+from slime.engines.embedded.sequence import DecodingParams, Progress, Sequence
+from slime.engines.embedded.slots import KVSlots
+from slime.engines.embedded.text import ReplyText, TextDecoder
+from slime.engines.embedded.wire import Limits, answer
+from slime.errors import EngineRejected, EngineUnavailable
+
+try:
+    from slime.weights import read_weights, verify_weights
+except ModuleNotFoundError:
+    from safetensors.torch import load_file
+
+    def read_weights(d):
+        return load_file(str(d / "model.safetensors"))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How an engine is set up.
+
+    Attributes:
+        device: `cpu`, `cuda`, `cuda:1`; auto: cuda where there is one.
+        dtype: auto: float32 on a CPU, else the checkpoint's.
+        max_context_len: longest prompt plus reply; 0 = the model's own limit.
+        kv_cache_bytes: memory for keys and values; 0 = 4 GiB on a CPU, half of what is free on a GPU.
+        num_cached_sessions: slots beyond those of running requests, for finished sequences to stay in.
+        weight_version: name of the weights given; empty: the manifest's, else `default`.
+        is_incremental: streams say only what is new, as SGLang does with --incremental-streaming-output.
+    """
+
+    model_path: str
+    device: str = "auto"
+    dtype: str = "auto"
+    max_running_requests: int = 64
+    max_queued_requests: int = 256
+    max_context_len: int = 0
+    kv_cache_bytes: int = 0
+    num_cached_sessions: int = 64
+    weight_version: str = ""
+    is_incremental: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request in flight, on the HTTP side."""
+
+    sequence: Sequence
+    reply: ReplyText
+    num_tokens: int = 0
+    finished: bool = False
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    submitted_at: float = field(default_factory=time.perf_counter)
+
+
+class EngineService:
+    """Owns the loop. All methods are called on one event loop."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        device = _device(options.device)
+        dtype = None if options.dtype == "auto" else getattr(torch, options.dtype)
+        self.options = options
+        self.model = RaggedModel.load(options.model_path, device=device, dtype=dtype)
+        self.decoder = TextDecoder.load(options.model_path)
+        shape = self.model.cache_shape
+        kv = KVSlots(
+            num_layers=shape.num_layers,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=self.model.dtype,
+            device=device,
+            max_busy=options.max_running_requests + 1,  # one more, so that a health check finds room
+            num_slots=options.max_running_requests + 1 + options.num_cached_sessions,
+            max_length=min(options.max_context_len or self.model.max_context_len, self.model.max_context_len),
+            budget_bytes=options.kv_cache_bytes or _default_budget(device),
+        )
+        self.limits = Limits(self.model.vocab_size, kv.max_length)
+        self.model_path = options.model_path
+        self.loop = EngineLoop(
+            self.model,
+            kv,
+            version=options.weight_version or _version_of(options.model_path) or "default",
+            deliver=self._deliver,
+            find_stop=lambda sequence: self.decoder.find_stop(sequence.output_ids, sequence.params.stop),
+        )
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._tickets: dict[str, Ticket] = {}
+        self._update_lock = asyncio.Lock()
+
+    def start(self) -> None:
+        """Start computing; events go to the event loop that runs now."""
+        self._event_loop = asyncio.get_running_loop()
+        self.loop.start()
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.loop.stop)
+
+    def open(self, sequence: Sequence) -> Ticket:
+        """Admit a request, or refuse it: `EngineUnavailable` when running and waiting places are all taken."""
+        if sequence.request_id in self._tickets:
+            raise EngineRejected(f"Duplicate request ID detected: {sequence.request_id}")
+        if len(self._tickets) >= self.options.max_running_requests + self.options.max_queued_requests:
+            raise EngineUnavailable("The request queue is full.")
+        return self._open(sequence, first=False)
+
+    def _open(self, sequence: Sequence, *, first: bool) -> Ticket:
+        params = sequence.params
+        reply = ReplyText(self.decoder, sequence.prompt_ids, skip_special=params.skip_special_tokens, stops=params.stop)
+        ticket = self._tickets[sequence.request_id] = Ticket(sequence, reply)
+        self.loop.submit(sequence, first=first)
+        return ticket
+
+    async def answers(self, ticket: Ticket) -> AsyncIterator[dict[str, Any]]:
+        """The answers to a request as they become known, the last one with a finish reason. Closing early aborts it."""
+        sequence, told_tokens, told_text = ticket.sequence, 0, ""
+        is_incremental = self.options.is_incremental and sequence.stream
+        try:
+            while True:
+                await ticket.news.wait()
+                ticket.news.clear()
+                num_tokens, finished = ticket.num_tokens, ticket.finished
+                new_ids = sequence.output_ids[told_tokens:num_tokens]
+                text = self._final_text(ticket, new_ids) if finished else ticket.reply.extend(new_ids)
+                said = answer(
+                    sequence,
+                    num_tokens,
+                    text[len(told_text) :] if is_incremental else text,
+                    self.loop.version,
+                    finished=finished,
+                    since=told_tokens if is_incremental else 0,
+                )
+                told_tokens, told_text = num_tokens, text
+                if finished:
+                    said["meta_info"]["e2e_latency"] = time.perf_counter() - ticket.submitted_at
+                yield said
+                if finished:
+                    return
+        finally:
+            if not ticket.finished:
+                self.abort(sequence.request_id)
+
+    def _final_text(self, ticket: Ticket, new_ids: list[int]) -> str:
+        params, matched = ticket.sequence.params, (ticket.sequence.finish_reason or {}).get("matched")
+        if isinstance(matched, int) and not params.no_stop_trim:
+            new_ids = new_ids[:-1]
+        stop = matched if isinstance(matched, str) else None
+        return ticket.reply.finish(new_ids, stop=stop, keep_stop=params.no_stop_trim)
+
+    def abort(self, request_id: str) -> None:
+        """End a request where it is; its answer says so. Unknown ids are no error: it may just have ended."""
+        ticket = self._tickets.get(request_id)
+        if ticket is not None:
+            self.loop.call(lambda: self.loop.abort(lambda sequence: sequence is ticket.sequence))
+
+    def abort_all(self) -> None:
+        self.loop.call(lambda: self.loop.abort(lambda sequence: True))
+
+    async def pause(self, mode: PauseMode) -> None:
+        await asyncio.wrap_future(self.loop.call(lambda: self.loop.pause(mode)))
+
+    async def resume(self) -> None:
+        await asyncio.wrap_future(self.loop.call(self.loop.resume))
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> bool:
+        """Drop the prefix cache; waits up to `timeout_s` for running requests to end."""
+        deadline = time.monotonic() + timeout_s
+        while not (done := await asyncio.wrap_future(self.loop.call(self.loop.flush_cache))):
+            if time.monotonic() >= deadline:
+                break
+            await asyncio.sleep(0.05)
+        return done
+
+    async def update_weights(self, weights_dir: str, version: str | None, *, flush: bool) -> None:
+        """Read, verify and serve the weights in a directory; on a `WeightsError` the old ones stay in service.
+
+        Reading happens beside the running requests; they only wait for the exchange of pointers and the probe.
+        """
+        async with self._update_lock:
+            staged = await asyncio.to_thread(lambda: self.model.stage(read_weights(Path(weights_dir))))
+            name = version if version is not None else await asyncio.to_thread(_version_of, weights_dir)
+            await asyncio.wrap_future(self.loop.call(lambda: self.loop.exchange_weights(staged, name, flush=flush)))
+            self.model_path = weights_dir
+
+    async def is_healthy(self, timeout_s: float) -> bool:
+        """Whether a token comes out in time; a paused engine only has to answer."""
+        if not self.loop.is_alive:
+            return False
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self.loop.is_paused:
+                    await asyncio.wrap_future(self.loop.call(lambda: None))
+                    return True
+                sequence = Sequence(
+                    f"HEALTH_CHECK_{time.monotonic_ns()}", [0], DecodingParams(max_new_tokens=1, temperature=0.0)
+                )
+                async for said in self.answers(self._open(sequence, first=True)):
+                    return bool(said["meta_info"]["finish_reason"]["type"] != "abort")
+        except TimeoutError:
+            pass
+        return False
+
+    async def state(self) -> dict[str, Any]:
+        return await asyncio.wrap_future(self.loop.call(self.loop.state))
+
+    def _deliver(self, events: list[Progress]) -> None:
+        """Called on the model thread, once a step."""
+        assert self._event_loop is not None
+        if not self._event_loop.is_closed():
+            self._event_loop.call_soon_threadsafe(self._take_in, events)
+
+    def _take_in(self, events: list[Progress]) -> None:
+        for event in events:
+            ticket = self._tickets.get(event.sequence.request_id)
+            if ticket is None or ticket.sequence is not event.sequence:
+                continue
+            ticket.num_tokens, ticket.finished = event.num_tokens, event.finished
+            ticket.news.set()
+            if event.finished:
+                del self._tickets[event.sequence.request_id]
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _default_budget(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] // 2)
+    return 4 << 30
+
+
+def _version_of(weights_dir: str) -> str | None:
+    """The version that a manifest names; None for a directory without one. A `WeightsError` if the files differ."""
+    if not (Path(weights_dir) / "manifest.json").is_file():
+        return None
+    return str(verify_weights(Path(weights_dir)).version)

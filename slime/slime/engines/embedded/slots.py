@@ -1,0 +1,182 @@
+"""Where keys and values live: one slot a sequence, and what a finished sequence leaves in its slot is the prefix cache.
+
+A slot holds the keys and values of `length` tokens `ids[:length]` at positions 0..length-1. Busy slots are kept at
+the front, 0..num_busy-1, so that all decoding rows of a step are one contiguous view of the cache; idle slots behind
+them keep what they hold until somebody else needs the room. A new sequence takes over the idle slot that it continues
+(the next turn of a session), or copies the prefix that it shares with any other one (a common system prompt).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+MIN_SHARED_PREFIX = 16
+"""Shorter common prefixes than this are not worth the copy."""
+
+_FIRST_CAPACITY = 256
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One row of the cache.
+
+    Attributes:
+        index: where it lies now; slots change places when others are released.
+        ids: tokens whose keys and values it holds, of which the first `length` count.
+        owner: the sequence that decodes in it; None while it is only cache.
+        last_used: logical time of the last release, for least-recently-used replacement.
+    """
+
+    index: int
+    ids: list[int] = field(default_factory=list)
+    length: int = 0
+    owner: object | None = None
+    last_used: int = 0
+
+
+class KVSlots:
+    """Preallocated keys and values, `[layers, slots + 1, kv_heads, capacity, head_dim]` each.
+
+    The extra last row is scratch: probes run in it and disturb nobody. Memory is bounded by `budget_bytes`; capacity
+    (tokens a slot) grows by doubling, and as it grows, fewer slots fit.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_busy: int,
+        num_slots: int,
+        max_length: int,
+        budget_bytes: int,
+    ) -> None:
+        self._shape = (num_layers, num_kv_heads, head_dim)
+        self._dtype, self._device = dtype, device
+        token_bytes = 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize
+        self._budget_tokens = budget_bytes // token_bytes
+        self.max_length = min(max_length, self._budget_tokens // 2)
+        if self.max_length < 2:
+            raise ValueError(f"a KV budget of {budget_bytes} bytes holds no sequence of this model")
+        self._max_busy, self._max_slots = max_busy, max(num_slots, max_busy)
+        self._clock = 0
+        self.num_busy = 0
+        self.slots: list[Slot] = []
+        self.capacity = 0
+        self._resize(min(_FIRST_CAPACITY, self.max_length))
+
+    @property
+    def scratch(self) -> int:
+        """Index of the row that belongs to nobody."""
+        return len(self.slots)
+
+    def fits(self, capacity: int) -> int:
+        """How many slots (at least one) the budget holds at this many tokens each, beside the scratch row."""
+        return max(1, min(self._max_slots, self._budget_tokens // capacity - 1))
+
+    def ensure(self, length: int, *, num_busy: int | None = None) -> bool:
+        """Make every slot long enough for `length` tokens; False if that leaves no room for `num_busy` of them."""
+        capacity = self.capacity
+        while capacity < min(length, self.max_length):
+            capacity = min(capacity * 2, self.max_length)
+        if capacity > self.capacity:
+            if self.fits(capacity) < (self.num_busy if num_busy is None else num_busy):
+                return False
+            self._resize(capacity)
+        return True
+
+    def acquire(self, ids: list[int], owner: object, *, reuse_limit: int) -> Slot | None:
+        """A slot for a sequence that starts with `ids`; None while there is no room.
+
+        `slot.length` says how many leading tokens are already there; never more than `reuse_limit`.
+        """
+        wanted = self.num_busy + 1
+        if wanted > min(self._max_busy, len(self.slots)) or not self.ensure(len(ids) + 1, num_busy=wanted):
+            return None
+        donor, shared = self._longest_prefix(ids, reuse_limit)
+        slot = donor
+        if slot is None or slot.owner is not None or (slot.length > 2 * shared and len(self.slots) > self.num_busy + 1):
+            # Nothing to continue, or the donor is worth keeping: use the idle slot that was not needed for longest.
+            idle = [candidate for candidate in self.slots[self.num_busy :] if candidate is not donor]
+            slot = min(idle, key=lambda candidate: (candidate.length > 0, candidate.last_used, candidate.index))
+            if donor is not None:
+                self._copy(donor.index, slot.index, shared)
+        slot.length = shared
+        slot.ids, slot.owner = ids, owner
+        self._swap(slot.index, self.num_busy)
+        self.num_busy += 1
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """The sequence is over; what it computed stays as cache."""
+        slot.owner = None
+        self._clock += 1
+        slot.last_used = self._clock
+        slot.ids = slot.ids[: slot.length]
+        self.num_busy -= 1
+        self._swap(slot.index, self.num_busy)
+
+    def forget(self, *, idle: bool = True, busy: bool = False) -> None:
+        """Drop what idle slots hold; of busy ones too, if asked: they will be computed anew."""
+        for slot in self.slots:
+            if (busy if slot.owner is not None else idle) and slot.length:
+                slot.length = 0
+                if slot.owner is None:
+                    slot.ids = []
+
+    def cached_tokens(self) -> int:
+        """Tokens that idle slots hold."""
+        return sum(slot.length for slot in self.slots[self.num_busy :])
+
+    def _longest_prefix(self, ids: list[int], limit: int) -> tuple[Slot | None, int]:
+        best: Slot | None = None
+        shared = MIN_SHARED_PREFIX - 1
+        wanted = np.asarray(ids[:limit], dtype=np.int64)
+        for slot in self.slots:
+            length = min(slot.length, len(wanted))
+            if length <= shared or slot.ids[shared] != ids[shared] or slot.ids[0] != ids[0]:
+                continue
+            differs = np.asarray(slot.ids[:length], dtype=np.int64) != wanted[:length]
+            common = int(differs.argmax()) if differs.any() else length
+            if common > shared:
+                best, shared = slot, common
+        return (best, shared) if best is not None else (None, 0)
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        for cache in (self.keys, self.values):
+            cache[:, target, :, :length] = cache[:, source, :, :length]
+
+    def _swap(self, first: int, second: int) -> None:
+        if first == second:
+            return
+        a, b = self.slots[first], self.slots[second]
+        length = max(a.length, b.length)
+        if not a.length or not b.length:
+            source, target = (second, first) if not a.length else (first, second)
+            self._copy(source, target, length)
+        else:
+            for cache in (self.keys, self.values):
+                kept = cache[:, first, :, :length].clone()
+                cache[:, first, :, :length] = cache[:, second, :, :length]
+                cache[:, second, :, :length] = kept
+        self.slots[first], self.slots[second] = b, a
+        a.index, b.index = second, first
+
+    def _resize(self, capacity: int) -> None:
+        num_layers, num_kv_heads, head_dim = self._shape
+        kept = self.slots[: max(self.num_busy, self.fits(capacity))]
+        num_slots = max(self.num_busy, self.fits(capacity))
+        shape = (num_layers, num_slots + 1, num_kv_heads, capacity, head_dim)
+        keys = torch.zeros(shape, dtype=self._dtype, device=self._device)
+        values = torch.zeros(shape, dtype=self._dtype, device=self._device)
+        for slot in kept:
+            keys[:, slot.index, :, : slot.length] = self.keys[:, slot.index, :, : slot.length]
+            values[:, slot.index, :, : slot.length] = self.values[:, slot.index, :, : slot.length]
+        self.keys, self.values, self.capacity = keys, values, capacity
+        self.slots = kept + [Slot(index) for index in range(len(kept), num_slots)]
