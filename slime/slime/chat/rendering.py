@@ -1,0 +1,325 @@
+"""Messages become the token ids an engine is fed, through the model's own chat template.
+
+    messages, tools ─ plain ─▶ neutralise ─▶ restore our replies ─▶ template ─▶ text ─▶ ids
+                               (control tokens   (from the prior turn)              │
+                               in what people    ┌──────────────────────────────────┘
+                               wrote are split)  └─ begins with what the prior turn was fed and sampled?
+                                                    then those very ids, and only the rest is tokenised
+
+Reuse of the prior ids is what lets several turns of a session become one training sample, and what lets
+the engine reuse its KV cache: tokenising a sampled reply again may give other ids for the same text.
+
+What people and tools write must never become a control token: before the template sees a text, every
+token of the vocabulary that stands spelled out in it is cut in two by a mark that no text may contain
+(the noncharacter U+FDD0), and at the mark the rendered text is tokenised in separate pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
+from slime.errors import ConfigError, RenderError
+from slime.types import Message, Turn
+
+_MARK = "\ufdd0"
+_MAX_REMEMBERED_CHARS = 32_000_000
+_INLINE_THOUGHT = re.compile(rf"\s*{THINK_OPEN}(.*?){THINK_CLOSE}\s*", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fed:
+    """What one prompt was made of: the messages as the template saw them, and the text it made of them."""
+
+    messages: tuple[Message, ...]
+    text: str
+
+
+class ChatFormat:
+    """The chat template and tokenizer of one model. Safe to use from several threads.
+
+    >>> chat = ChatFormat.load(model_dir)
+    >>> chat.render([{"role": "user", "content": "Hi"}])
+    (151644, 872, 198, 13048, 151645, 198, 151644, 77091, 198)
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        if not tokenizer.chat_template:
+            raise ConfigError(f"{tokenizer.name_or_path}: the tokenizer has no chat template")
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        controls = sorted(map(str, tokenizer.get_added_vocab()), key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, controls)) if controls else r"(?!)")
+        self._added_ids = frozenset(tokenizer.get_added_vocab().values())
+        self._recent: OrderedDict[tuple[int, ...], _Fed] = OrderedDict()
+        self._recent_chars = 0
+        self._lock = threading.Lock()
+        self._takes_argument_text = self._keeps_argument_text()
+        self.token_text: Callable[[int], tuple[str, tuple[int, ...]]] = lru_cache(maxsize=200_000)(self._spell)
+
+    @classmethod
+    def load(cls, model_dir: str | Path) -> ChatFormat:
+        """Raises: ConfigError when the directory holds no fast tokenizer with a chat template."""
+        if not Path(model_dir).is_dir():
+            raise ConfigError(f"model directory {str(model_dir)!r} does not exist")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(model_dir), local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{model_dir}: no tokenizer can be loaded: {str(error).splitlines()[0]}") from error
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise ConfigError(f"{model_dir}: a fast tokenizer (tokenizer.json) is needed")
+        return cls(tokenizer)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a reply, e.g. `(151645,)`."""
+        eos = self._tokenizer.eos_token_id
+        return () if eos is None else (int(eos),)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        prior: Turn | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
+        """The prompt ids of a request, up to where the assistant speaks.
+
+        Args:
+            tools: OpenAI tool definitions.
+            prior: the turn whose reply is the last of ours in `messages`; where the rendered text extends
+                what that turn was fed and sampled, the result extends its ids.
+            options: further variables of the template, e.g. `{"enable_thinking": False}`.
+
+        Raises: RenderError when the template refuses the messages.
+        """
+        plain = tuple(self._plain(message) for message in messages)
+        plain_tools = [self._neutralise_all(tool) for tool in tools] if self._is_marked(tools) else list(tools)
+        fed = None if prior is None else self._fed_before(prior)
+        if prior is not None and fed is not None:
+            plain = _restored(plain, (*fed.messages, self._plain(prior.reply)))
+        text = self._apply_template(plain, plain_tools, options or {})
+        ids = self._extend(prior, fed, text) if prior is not None and fed is not None else None
+        if ids is None:
+            ids = self._encode(text)
+        self._remember(ids, _Fed(plain, text))
+        return ids
+
+    def parser(
+        self,
+        prompt_ids: Sequence[int] = (),
+        *,
+        with_tools: bool = True,
+        tool_call_id: Callable[[int], str] = "call{}".format,
+        streams_arguments: bool = False,
+    ) -> ReplyParser:
+        """A parser for the reply to `prompt_ids`, which tell whether the template has opened `<think>` already."""
+        tail = self.decode(prompt_ids[-4:]).rstrip()
+        return ReplyParser(
+            with_tools=with_tools,
+            in_reasoning=tail.endswith(THINK_OPEN),
+            tool_call_id=tool_call_id,
+            streams_arguments=streams_arguments,
+        )
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of ids, control tokens included."""
+        return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
+
+    # ---- prior turns
+
+    def _fed_before(self, prior: Turn) -> _Fed | None:
+        """What `prior` was fed: remembered, or rendered again and compared with its ids (after a restart)."""
+        with self._lock:
+            if (fed := self._recent.get(prior.prompt_ids)) is not None:
+                self._recent.move_to_end(prior.prompt_ids)
+                return fed
+        plain = tuple(self._plain(message) for message in prior.messages)
+        options = prior.details.get("template_options", {})
+        try:
+            text = self._apply_template(plain, [self._neutralise_all(tool) for tool in prior.tools], options)
+        except RenderError:  # another template than the one it was rendered with
+            return None
+        return _Fed(plain, text) if text.replace(_MARK, "") == self.decode(prior.prompt_ids) else None
+
+    def _extend(self, prior: Turn, fed: _Fed, text: str) -> tuple[int, ...] | None:
+        """The prior ids and those of the rest, if `text` begins with the prior prompt and reply."""
+        if not text.startswith(fed.text):
+            return None
+        before = fed.text + self.decode(prior.completion.token_ids)
+        if not text.startswith(before):
+            return None
+        return prior.prompt_ids + prior.completion.token_ids + self._encode(text[len(before) :])
+
+    def _remember(self, ids: tuple[int, ...], fed: _Fed) -> None:
+        with self._lock:
+            replaced = self._recent.pop(ids, None)
+            self._recent[ids] = fed
+            self._recent_chars += len(fed.text) - (len(replaced.text) if replaced else 0)
+            while self._recent_chars > _MAX_REMEMBERED_CHARS and len(self._recent) > 1:
+                self._recent_chars -= len(self._recent.popitem(last=False)[1].text)
+
+    # ---- template and tokenizer
+
+    def _apply_template(self, messages: Sequence[Any], tools: Sequence[Any], options: Mapping[str, Any]) -> str:
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True, **options
+                )
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+            raise RenderError(f"the model's chat template refuses these messages: {error}") from error
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        pieces = text.split(_MARK)
+        if len(pieces) == 1:
+            return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+        return tuple(i for piece in pieces for i in self._backend.encode(piece, add_special_tokens=False).ids)
+
+    def _keeps_argument_text(self) -> bool:
+        """Whether the template prints arguments given as text as they stand; others want a mapping."""
+        function = {"name": "f", "arguments": '{"a":  1}'}
+        probe = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]},
+        ]
+        try:
+            return '{"a":  1}' in self._apply_template(probe, (), {})
+        except RenderError:
+            return False
+
+    def _spell(self, token_id: int) -> tuple[str, tuple[int, ...]]:
+        """A token as `(text, its UTF-8 bytes)`; the text shows U+FFFD where a token ends inside a character."""
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return "", ()
+        if token_id in self._added_ids or not all(char in _BYTE_OF for char in token):
+            return token, tuple(token.encode())
+        raw = bytes(_BYTE_OF[char] for char in token)
+        return raw.decode(errors="replace"), tuple(raw)
+
+    # ---- what people wrote
+
+    def _plain(self, message: Message) -> Message:
+        """A message as templates expect it: text content, known keys, control tokens neutralised."""
+        role = message["role"]
+        plain: Message = {"role": {"developer": "system", "function": "tool"}.get(role, role)}
+        content = _flatten(message.get("content"))
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        if role == "assistant":
+            # Templates look for inline thoughts in old replies; do it for them, their tags are about to be cut.
+            if THINK_CLOSE in content and (thought := _INLINE_THOUGHT.match(content)):
+                reasoning, content = reasoning or thought[1].strip(), content[thought.end() :]
+            if isinstance(reasoning, str) and reasoning:
+                plain["reasoning_content"] = self._neutralise(reasoning)
+            if message.get("tool_calls"):
+                plain["tool_calls"] = [self._plain_call(call) for call in message["tool_calls"]]
+        plain["content"] = self._neutralise(content)
+        for key in ("name", "tool_call_id"):
+            if isinstance(message.get(key), str):
+                plain[key] = self._neutralise(message[key])
+        return plain
+
+    def _plain_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        name, arguments = str(call["function"]["name"]), call["function"].get("arguments") or "{}"
+        if isinstance(arguments, str) and not self._takes_argument_text:
+            try:
+                arguments = json.loads(arguments)
+            except ValueError:
+                arguments = {"arguments": arguments}
+        function = {"name": self._neutralise(name), "arguments": self._neutralise_all(arguments)}
+        return {"type": "function", "id": self._neutralise(str(call.get("id", ""))), "function": function}
+
+    def _neutralise(self, text: str) -> str:
+        if _MARK in text:
+            text = text.replace(_MARK, "\ufffd")
+        if self._control.search(text) is None:
+            return text
+        return self._control.sub(lambda found: found[0][0] + _MARK + found[0][1:], text)
+
+    def _neutralise_all(self, value: Any) -> Any:
+        """The same for every text inside a JSON value, keys included."""
+        if isinstance(value, str):
+            return self._neutralise(value)
+        if isinstance(value, Mapping):
+            return {self._neutralise(str(key)): self._neutralise_all(entry) for key, entry in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._neutralise_all(entry) for entry in value]
+        return value
+
+    def _is_marked(self, tools: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether any text in the tool definitions needs to be neutralised; a quick look, for the usual no."""
+        text = json.dumps(tools, ensure_ascii=False) if tools else ""
+        return _MARK in text or self._control.search(text) is not None
+
+
+def _flatten(content: Any) -> str:
+    """Content as one text; parts of a list stand on lines of their own."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif part.get("type") in ("text", "input_text", "output_text"):
+            texts.append(str(part.get("text", "")))
+        elif part.get("type") == "refusal":
+            texts.append(str(part.get("refusal", "")))
+        else:
+            raise RenderError(f"content of type {part.get('type')!r} is not supported: this model reads text only")
+    return "\n".join(texts)
+
+
+def _restored(messages: tuple[Message, ...], ours: Sequence[Message]) -> tuple[Message, ...]:
+    """`messages` with our own earlier replies as we had them, where a client only re-spelled them.
+
+    Clients drop reasoning, trim line ends and write the arguments of calls anew; the model sees what it wrote.
+    """
+    pairs = zip(messages, ours, strict=False)
+    restored = [known if _is_respelled(message, known) else message for message, known in pairs]
+    return (*restored, *messages[len(restored) :])
+
+
+def _is_respelled(message: Message, known: Message) -> bool:
+    if message is known or message["role"] != "assistant" or known["role"] != "assistant":
+        return False
+    if message["content"].strip() != known["content"].strip():
+        return False
+    return _calls_by_value(message) == _calls_by_value(known)
+
+
+def _calls_by_value(message: Message) -> list[tuple[str, Any]]:
+    calls = []
+    for call in message.get("tool_calls", ()):
+        arguments = call["function"]["arguments"]
+        if isinstance(arguments, str):
+            with contextlib.suppress(ValueError):  # what is no JSON is compared as the text it is
+                arguments = json.loads(arguments)
+        calls.append((call["function"]["name"], arguments))
+    return calls
+
+
+def _byte_of_char() -> dict[str, int]:
+    """Byte-level vocabularies write each byte as one printable character; this is the way back."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_of_char()
