@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from slime.types import Batch, Completion, SamplingParams, TrainReport, Turn, Verdict
+from slime.types import Batch, Completion, SamplingParams, TrainReport, Turn, Verdict, VersionSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ class Delta:
     """What became known since the last delta of a stream.
 
     Attributes:
+        version: the version being served when the delta left the engine: for showing, not for training.
         finish_reason: None until the last delta.
+        spans: on the last delta only: which version made which tokens of the whole reply.
     """
 
     token_ids: tuple[int, ...]
@@ -40,6 +42,7 @@ class Delta:
     text: str
     version: int
     finish_reason: str | None = None
+    spans: tuple[VersionSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,187 @@
+"""Answers, as a client reads them: checked before they are believed.
+
+Whatever does not fit (counts, ids, versions, log-probs that are none) is an `EngineError`, never padding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from slime.engines.dialect.versions import version_from_wire
+from slime.errors import EngineError, EngineRejected, EngineUnavailable
+from slime.protocols import Delta, TokenScores
+from slime.types import Completion, VersionSpan
+
+Json = dict[str, Any]
+
+
+def read_error(status: int, raw: bytes) -> EngineError:
+    """The typed error behind an HTTP error: 4xx is the request's fault, 429 and 5xx are the engine's.
+
+    SGLang words errors in three shapes: `{"error": {"message": …}}`, `{"error": "…"}` and `{"message": …}`.
+    """
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        body = None
+    message: Any = raw.decode(errors="replace")
+    if isinstance(body, dict):
+        message = body.get("error", body.get("message", message))
+        if isinstance(message, dict):
+            message = message.get("message", message)
+    return _typed_error(status, str(message)[:500])
+
+
+def _typed_error(status: int, message: str) -> EngineError:
+    if 400 <= status < 500 and status != 429:
+        return EngineRejected(f"the engine refused: {message}", status)
+    return EngineUnavailable(f"the engine answered {status}: {message}")
+
+
+def read_object(raw: bytes) -> Json:
+    """An answer's body as an object; an `EngineError` if it is none."""
+    try:
+        payload = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        raise EngineError(f"the engine's answer is not JSON: {raw[:80]!r}") from None
+    if not isinstance(payload, dict):
+        raise EngineError(f"the engine's answer is not an object: {raw[:80]!r}")
+    if "error" in payload:  # the way a stream refuses: HTTP 200 and one such event
+        error = payload["error"]
+        status = error.get("code") if isinstance(error, dict) else None
+        raise read_error(status if isinstance(status, int) else 400, raw)
+    return payload
+
+
+def parse_completion(payload: Json) -> Completion:
+    """The answer of a whole generation; an `EngineError` if ids, log-probs and versions do not fit each other."""
+    reader = StreamReader()
+    delta = reader.feed(payload)
+    if delta.finish_reason is None:
+        raise EngineError("the engine answered before it had finished")
+    return join_deltas([delta])
+
+
+def join_deltas(deltas: Sequence[Delta]) -> Completion:
+    """The completion that a finished stream amounts to."""
+    last = deltas[-1]
+    if last.finish_reason is None:
+        raise EngineError("the stream ended before its last delta")
+    return Completion(
+        token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
+        logprobs=tuple(logprob for delta in deltas for logprob in delta.logprobs),
+        text="".join(delta.text for delta in deltas),
+        finish_reason=last.finish_reason,
+        spans=last.spans,
+    )
+
+
+class StreamReader:
+    """Turns the events of one stream, cumulative or incremental, into deltas.
+
+    Text that may still be taken back is held: the beginning of a stop string, or of a character whose bytes are not
+    all there yet. The texts of all deltas together are the text of the unstreamed answer.
+    """
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        self._stop = stop
+        self._num_tokens = 0
+        self._text = ""  # as the engine has told it so far
+        self._num_shown = 0  # characters of it that have left in deltas
+
+    def feed(self, payload: Json) -> Delta:
+        """The next delta; an `EngineError` if the event contradicts itself or an earlier one."""
+        try:
+            return self._feed(payload)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise EngineError(f"the engine's answer is not of the dialect: {error!r}") from error
+
+    def _feed(self, payload: Json) -> Delta:
+        meta = payload["meta_info"]
+        finish = meta["finish_reason"]
+        if finish is not None and finish["type"] == "abort" and finish.get("status_code"):
+            raise _typed_error(int(finish["status_code"]), str(finish.get("message")))
+        ids: list[int] = payload["output_ids"]
+        # A request aborted while it waited has no log-prob fields at all.
+        entries = meta.get("output_token_logprobs", []) if not ids else meta["output_token_logprobs"]
+        total: int = meta["completion_tokens"]
+        is_incremental = len(ids) != total
+        if is_incremental and self._num_tokens + len(ids) != total:
+            raise EngineError(
+                f"{self._num_tokens} and {len(ids)} token ids do not make the {total} that were announced"
+            )
+        seen = 0 if is_incremental else self._num_tokens
+        self._text = self._text + payload["text"] if is_incremental else payload["text"]
+        new_ids = tuple(ids[seen:])
+        logprobs = _logprobs_of(new_ids, entries[seen:])
+        self._num_tokens = total
+        return Delta(
+            token_ids=new_ids,
+            logprobs=logprobs,
+            text=self._next_text(is_last=finish is not None),
+            version=version_from_wire(meta["weight_version"]),
+            finish_reason=None if finish is None else str(finish["type"]),
+            spans=() if finish is None else _read_spans(meta["weight_versions"], total),
+        )
+
+    def _next_text(self, *, is_last: bool) -> str:
+        end = len(self._text) if is_last else len(self._text) - self._num_unsettled()
+        text = self._text[self._num_shown : end]
+        self._num_shown = max(self._num_shown, end)
+        return text
+
+    def _num_unsettled(self) -> int:
+        """How many characters at the end may still change."""
+        text = self._text
+        num_broken = len(text) - len(text.rstrip("\ufffd"))
+        num_stop = 0
+        for stop in self._stop:
+            for length in range(min(len(stop) - 1, len(text)), num_stop, -1):
+                if text.endswith(stop[:length]):
+                    num_stop = length
+                    break
+        return max(num_broken, num_stop)
+
+
+def _logprobs_of(ids: tuple[int, ...], entries: Sequence[Sequence[Any]]) -> tuple[float, ...]:
+    if len(entries) != len(ids):
+        raise EngineError(f"{len(ids)} token ids but {len(entries)} log-probs")
+    for token_id, entry in zip(ids, entries, strict=True):
+        if entry[1] != token_id:
+            raise EngineError(f"the log-prob of token {entry[1]} stands where token {token_id} was sampled")
+        if not (isinstance(entry[0], float | int) and -math.inf < entry[0] <= 1e-4):
+            raise EngineError(f"the log-prob of token {token_id} is {entry[0]}")
+    return tuple(entry[0] for entry in entries)
+
+
+def _read_spans(spans: Sequence[Json], num_tokens: int) -> tuple[VersionSpan, ...]:
+    read = tuple(
+        VersionSpan(version_from_wire(s["version"]), s["start"], s["end"]) for s in spans if s["end"] > s["start"]
+    )
+    covered = 0
+    for span in read:
+        if span.start != covered:
+            raise EngineError(f"version spans leave a gap or overlap at token {covered}: {spans}")
+        covered = span.end
+    if covered != num_tokens:
+        raise EngineError(f"version spans cover {covered} of {num_tokens} tokens")
+    return read
+
+
+def parse_scores(payload: Json, token_ids: Sequence[int], start: int, top_k: int) -> TokenScores:
+    """The answer to `score_body`; an `EngineError` if it speaks of other tokens than those asked about."""
+    try:
+        meta = payload["meta_info"]
+        rows = meta["input_top_logprobs"][1:] if top_k else []
+        return TokenScores(
+            logprobs=_logprobs_of(tuple(token_ids[start:]), meta["input_token_logprobs"][1:]),
+            version=version_from_wire(meta["weight_version"]),
+            top_ids=tuple(tuple(entry[1] for entry in row) for row in rows),
+            top_logprobs=tuple(tuple(entry[0] for entry in row) for row in rows),
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise EngineError(f"the engine's answer is not of the dialect: {error!r}") from error
