@@ -1,0 +1,278 @@
+"""The one client of the engine dialect: `protocols.Engine` over HTTP.
+
+    generate ─▶ POST /generate                      one answer, whole
+    stream   ─▶ POST /generate, stream: true        an event a token; closing early aborts
+    score    ─▶ POST /generate, max_new_tokens: 0   log-probs of the prompt
+    update_weights ─▶ /pause_generation ─▶ /update_weights_from_disk ─▶ /continue_generation ─▶ /model_info
+
+Nothing waits without a deadline. Generations are never retried (the engine may have sampled already); everything that
+gives the same result twice is. A request that is cancelled, cut or stalled is aborted in the engine by its id: SGLang
+notices a vanished client only while it streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from slime.engines import dialect
+from slime.engines.dialect import PauseMode
+from slime.errors import EngineError, EngineUnavailable
+from slime.protocols import Delta, GenerateRequest, TokenScores
+from slime.types import Completion
+
+log = logging.getLogger(__name__)
+
+# Shorter than the five seconds after which uvicorn (SGLang's server and ours) closes an idle connection: whoever lets
+# go second sends a request into a closed socket.
+_KEEPALIVE_S = 3.0
+_MAX_EVENT_BYTES = 64 * 1024 * 1024
+_ATTEMPTS = 3
+
+
+class HttpEngine:
+    """An engine at a URL. One session of connections, shared by all calls; use it in one event loop and close it.
+
+    >>> async with HttpEngine("http://127.0.0.1:30000") as engine:
+    ...     completion = await engine.generate(request)
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_s: float = 600.0,
+        stall_s: float = 120.0,
+        connect_s: float = 5.0,
+        control_s: float = 120.0,
+        pause_mode: PauseMode = "retract",
+    ) -> None:
+        """
+        Args:
+            timeout_s: how long one generation may take.
+            stall_s: how long a stream may go without an event.
+            connect_s: how long a connection may take to open.
+            control_s: how long anything else may take: loading weights, pausing, scoring.
+            pause_mode: how requests under way wait while weights change. `retract` gives up their keys and values and
+                computes them anew under the new weights; `in_place` keeps the stale ones; `abort` ends them.
+        """
+        self.base_url = base_url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._stall_s = stall_s
+        self._connect_s = connect_s
+        self._control_s = control_s
+        self._pause_mode = pause_mode
+        self._session: aiohttp.ClientSession | None = None
+        self._swap_lock = asyncio.Lock()
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish the aborts and swaps under way, then let the connections go."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=self._connect_s)
+        if self._session is not None:
+            await self._session.close()
+
+    # ── generating ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample a continuation; its `finish_reason` is `abort` if somebody aborted it in the engine."""
+        try:
+            raw = await self._post("/generate", dialect.generate_body(request), self._timeout_s)
+        except (asyncio.CancelledError, EngineUnavailable):
+            self._abort_soon(request.request_id)
+            raise
+        return dialect.parse_completion(dialect.read_object(raw))
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """Deltas as they are sampled. Leaving early, by closing the iterator or by an error, aborts the request."""
+        reader = dialect.StreamReader(request.sampling.stop)
+        is_finished = False
+        try:
+            body = dialect.generate_body(request, stream=True)
+            async with contextlib.aclosing(self._events("/generate", body)) as events:
+                async for payload in events:
+                    delta = reader.feed(payload)
+                    is_finished = delta.finish_reason is not None
+                    if delta.token_ids or delta.text or is_finished:
+                        yield delta
+                    if is_finished:
+                        return
+            raise EngineUnavailable("the engine ended the stream before the reply was finished")
+        finally:
+            if not is_finished:
+                self._abort_soon(request.request_id)
+
+    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores:
+        ids = list(token_ids)
+        body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k)
+        raw = await self._post("/generate", body, self._control_s)
+        return dialect.parse_scores(dialect.read_object(raw), ids, start, top_k)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request in the engine; harmless if there is none of that name."""
+        await self._control("/abort_request", {"rid": request_id})
+
+    # ── weights ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def update_weights(self, weights_dir: Path, version: int) -> None:
+        """Serve `weights_dir` as `version`; the engine goes on generating whatever happens here.
+
+        A caller that is cancelled leaves the swap running to its end, so that no engine stays paused.
+
+        Raises:
+            EngineRejected: the engine kept its old weights, and says why.
+            EngineError: it took them, but reports another version afterwards.
+        """
+        await asyncio.shield(self._in_background(self._swap(self._update_call(weights_dir, version))))
+
+    def _update_call(self, weights_dir: Path, version: int) -> dialect.UpdateCall:
+        # SGLang cannot flush under requests that hold their place: asked to, it loads the weights, keeps the old
+        # version's name and answers 400.
+        return dialect.UpdateCall(str(weights_dir.resolve()), version, flush_cache=self._pause_mode != "in_place")
+
+    async def _swap(self, call: dialect.UpdateCall) -> None:
+        async with self._swap_lock:
+            try:
+                await self._control("/pause_generation", {"mode": self._pause_mode})
+                await self._retried("/update_weights_from_disk", dialect.update_body(call))
+            finally:
+                await self.resume()
+            served = await self.version()
+        if served != call.version:
+            raise EngineError(f"the engine serves version {served} after an update to {call.version}")
+
+    async def resume(self) -> None:
+        """Let a paused engine go on; harmless if it is not paused. For one whose publisher died in a swap."""
+        await self._control("/continue_generation", {})
+
+    async def version(self) -> int:
+        """The policy version being served."""
+        raw = await self._retried("/model_info", None)
+        return dialect.version_from_wire(str(dialect.read_object(raw).get("weight_version")))
+
+    async def flush_cache(self) -> None:
+        """Drop reusable keys and values; `EngineRejected` while requests are under way."""
+        await self._control("/flush_cache", {})
+
+    async def health(self, timeout_s: float = 30.0) -> None:
+        """Return if the engine can generate a token now; raise `EngineUnavailable` if not. SGLang takes a second."""
+        await self._fetch("GET", "/health_generate", None, timeout_s)
+
+    # ── transport ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _connections(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+                headers={"Content-Type": "application/json"},
+                auto_decompress=False,
+                trust_env=False,
+            )
+        return self._session
+
+    async def _post(self, path: str, body: bytes, timeout_s: float) -> bytes:
+        return await self._fetch("POST", path, body, timeout_s)
+
+    async def _fetch(self, method: str, path: str, body: bytes | None, timeout_s: float) -> bytes:
+        """One exchange; an `EngineError` of the right kind for every way it can fail."""
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s)
+        try:
+            async with self._connections().request(
+                method, self.base_url + path, data=body, timeout=timeout
+            ) as response:
+                raw = await response.read()
+                if response.status != 200:
+                    raise dialect.read_error(response.status, raw)
+                return raw
+        except TimeoutError:
+            raise EngineUnavailable(f"{self.base_url}{path} took longer than {timeout_s:g} s") from None
+        except aiohttp.ClientError as error:
+            raise EngineUnavailable(f"{self.base_url}{path}: {error or type(error).__name__}") from error
+
+    async def _events(self, path: str, body: bytes) -> AsyncGenerator[dict[str, Any], None]:
+        """The events of a stream up to [DONE], or up to where it breaks off."""
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=self._connect_s, sock_read=self._stall_s)
+        url = self.base_url + path
+        try:
+            async with self._connections().post(
+                url, data=body, timeout=timeout, read_bufsize=2**20, max_line_size=_MAX_EVENT_BYTES
+            ) as response:
+                if response.status != 200:
+                    raise dialect.read_error(response.status, await response.read())
+                pending = b""
+                async for chunk in response.content.iter_any():
+                    *events, pending = (pending + chunk).split(b"\n\n")
+                    for event in events:
+                        if event == b"data: [DONE]":
+                            return
+                        if event.startswith(b"data: "):
+                            yield dialect.read_object(event.removeprefix(b"data: "))
+                    if len(pending) > _MAX_EVENT_BYTES:
+                        raise EngineError(f"{url}: an event of more than {_MAX_EVENT_BYTES} bytes")
+        except TimeoutError as error:
+            limit = f"no token for {self._stall_s:g} s" if isinstance(error, aiohttp.SocketTimeoutError) else "too long"
+            raise EngineUnavailable(f"{url}: {limit}") from None
+        except aiohttp.ClientError as error:
+            raise EngineUnavailable(f"{url}: {error or type(error).__name__}") from error
+
+    async def _control(self, path: str, body: dict[str, Any]) -> None:
+        await self._retried(path, orjson.dumps(body))
+
+    async def _retried(self, path: str, body: bytes | None) -> bytes:
+        """An exchange that may be repeated without harm."""
+        method = "GET" if body is None else "POST"
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(EngineUnavailable),
+            stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._control_s),
+            wait=wait_random_exponential(multiplier=0.1, max=1.0),
+            reraise=True,
+        ):
+            with attempt:
+                return await self._fetch(method, path, body, self._control_s)
+        raise AssertionError("tenacity ended without an attempt")
+
+    # ── what goes on after its caller has left ──────────────────────────────────────────────────────────────────────
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._settle)
+        return task
+
+    def _settle(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("engine call failed url=%s error=%s", self.base_url, error)
+
+    def _abort_soon(self, request_id: str) -> None:
+        async def abort() -> None:
+            body = orjson.dumps({"rid": request_id})
+            with contextlib.suppress(EngineError):  # an engine that cannot be reached runs nothing for us either
+                await self._post("/abort_request", body, self._connect_s)
+
+        self._in_background(abort())
