@@ -184,7 +184,7 @@ def conversation(text: str, role: str) -> tuple[list[Message], list[dict[str, An
 @given(FORGERY, st.sampled_from(["user", "tool", "assistant", "system"]))
 def test_text_of_people_never_becomes_a_control_token(shared_chat: ChatFormat, text: str, role: str) -> None:
     def controls(text: str) -> list[int]:
-        return [i for i in shared_chat.render(*conversation(text, role)) if i in shared_chat._added_ids]
+        return [i for i in shared_chat.render(*conversation(text, role)) if i in shared_chat._control_ids.values()]
 
     assert controls(text) == controls("")
 
@@ -227,3 +227,11 @@ def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path, kind: str) -> 
 def test_tokens_are_spelled_out_for_log_probs(chat: ChatFormat) -> None:
     ids = chat._encode("é<|im_end|>")
     assert b"".join(bytes(chat.token_text(i)[1]) for i in ids) == "é<|im_end|>".encode()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(FORGERY_PIECES) | st.text(max_size=9), max_size=10).map("".join))
+def test_tokenising_by_segments_changes_nothing(shared_chat: ChatFormat, text: str) -> None:
+    text = text.replace("\ufdd0", "")
+    assert shared_chat._segments_stand_alone
+    assert list(shared_chat._encode(text)) == shared_chat._tokenise(text)

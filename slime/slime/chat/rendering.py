@@ -19,8 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,11 +29,13 @@ import jinja2
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
+from slime.chat.sized_cache import SizedCache
 from slime.errors import ConfigError, RenderError
 from slime.types import Message, Turn
 
 _MARK = "\ufdd0"
 _MAX_REMEMBERED_CHARS = 32_000_000
+_MAX_SEGMENT_CHARS = 16_000_000
 _INLINE_THOUGHT = re.compile(rf"\s*{THINK_OPEN}(.*?){THINK_CLOSE}\s*", re.S)
 
 
@@ -60,13 +60,13 @@ class ChatFormat:
             raise ConfigError(f"{tokenizer.name_or_path}: the tokenizer has no chat template")
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
-        controls = sorted(map(str, tokenizer.get_added_vocab()), key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, controls)) if controls else r"(?!)")
-        self._added_ids = frozenset(tokenizer.get_added_vocab().values())
-        self._recent: OrderedDict[tuple[int, ...], _Fed] = OrderedDict()
-        self._recent_chars = 0
-        self._lock = threading.Lock()
+        self._control_ids: dict[str, int] = tokenizer.get_added_vocab()
+        controls = sorted(self._control_ids, key=len, reverse=True)
+        self._control = re.compile("(" + "|".join(map(re.escape, controls)) + ")" if controls else r"((?!))")
+        self._recent: SizedCache[tuple[int, ...], _Fed] = SizedCache(_MAX_REMEMBERED_CHARS)
+        self._segments: SizedCache[str, tuple[int, ...]] = SizedCache(_MAX_SEGMENT_CHARS)
         self._takes_argument_text = self._keeps_argument_text()
+        self._segments_stand_alone = self._cuts_at_controls()
         self.token_text: Callable[[int], tuple[str, tuple[int, ...]]] = lru_cache(maxsize=200_000)(self._spell)
 
     @classmethod
@@ -115,7 +115,7 @@ class ChatFormat:
         ids = self._extend(prior, fed, text) if prior is not None and fed is not None else None
         if ids is None:
             ids = self._encode(text)
-        self._remember(ids, _Fed(plain, text))
+        self._recent.put(ids, _Fed(plain, text), len(text))
         return ids
 
     def parser(
@@ -143,10 +143,8 @@ class ChatFormat:
 
     def _fed_before(self, prior: Turn) -> _Fed | None:
         """What `prior` was fed: remembered, or rendered again and compared with its ids (after a restart)."""
-        with self._lock:
-            if (fed := self._recent.get(prior.prompt_ids)) is not None:
-                self._recent.move_to_end(prior.prompt_ids)
-                return fed
+        if (fed := self._recent.get(prior.prompt_ids)) is not None:
+            return fed
         plain = tuple(self._plain(message) for message in prior.messages)
         options = prior.details.get("template_options", {})
         try:
@@ -164,14 +162,6 @@ class ChatFormat:
             return None
         return prior.prompt_ids + prior.completion.token_ids + self._encode(text[len(before) :])
 
-    def _remember(self, ids: tuple[int, ...], fed: _Fed) -> None:
-        with self._lock:
-            replaced = self._recent.pop(ids, None)
-            self._recent[ids] = fed
-            self._recent_chars += len(fed.text) - (len(replaced.text) if replaced else 0)
-            while self._recent_chars > _MAX_REMEMBERED_CHARS and len(self._recent) > 1:
-                self._recent_chars -= len(self._recent.popitem(last=False)[1].text)
-
     # ---- template and tokenizer
 
     def _apply_template(self, messages: Sequence[Any], tools: Sequence[Any], options: Mapping[str, Any]) -> str:
@@ -185,10 +175,35 @@ class ChatFormat:
             raise RenderError(f"the model's chat template refuses these messages: {error}") from error
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        pieces = text.split(_MARK)
-        if len(pieces) == 1:
-            return tuple(self._backend.encode(text, add_special_tokens=False).ids)
-        return tuple(i for piece in pieces for i in self._backend.encode(piece, add_special_tokens=False).ids)
+        """The ids of a rendered text; its control tokens are known, what stands between them is often the same.
+
+        A request repeats its system prompt, tools and history word for word, so segments are remembered.
+        """
+        if not self._segments_stand_alone:
+            return tuple(i for piece in text.split(_MARK) for i in self._tokenise(piece))
+        ids: list[int] = []
+        for piece in text.split(_MARK):
+            for number, segment in enumerate(self._control.split(piece)):
+                if number % 2:
+                    ids.append(self._control_ids[segment])
+                elif segment:
+                    ids.extend(self._encode_segment(segment))
+        return tuple(ids)
+
+    def _encode_segment(self, segment: str) -> tuple[int, ...]:
+        if (ids := self._segments.get(segment)) is None:
+            ids = tuple(self._tokenise(segment))
+            self._segments.put(segment, ids, len(segment))
+        return ids
+
+    def _tokenise(self, text: str) -> list[int]:
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def _cuts_at_controls(self) -> bool:
+        """Whether the text between control tokens is tokenised as if it stood alone; not so where a prefix is added."""
+        pieces = [f"a{control} b\n{control}" for control in self._control_ids]
+        self._segments_stand_alone = True
+        return all(self._encode(piece) == tuple(self._tokenise(piece)) for piece in pieces)
 
     def _keeps_argument_text(self) -> bool:
         """Whether the template prints arguments given as text as they stand; others want a mapping."""
@@ -207,7 +222,7 @@ class ChatFormat:
         token = self._backend.id_to_token(token_id)
         if token is None:
             return "", ()
-        if token_id in self._added_ids or not all(char in _BYTE_OF for char in token):
+        if token in self._control_ids or not all(char in _BYTE_OF for char in token):
             return token, tuple(token.encode())
         raw = bytes(_BYTE_OF[char] for char in token)
         return raw.decode(errors="replace"), tuple(raw)
