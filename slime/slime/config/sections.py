@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 
-def option(default: Any, help: str, *, env: tuple[str, ...] = (), secret: bool = False) -> Any:
-    """A leaf: its default, one line of help, and the environment variables it is read from (first one wins)."""
-    return field(default=default, metadata={"help": help, "env": env, "secret": secret})
+def option(default: Any, help: str, *, env: tuple[str, ...] = (), secret: bool = False, **bounds: float) -> Any:
+    """A leaf: its default, one line of help, the environment variables it is read from (first one wins), and its
+    bounds: `ge`, `gt`, `le`, `lt`."""
+    return field(default=default, metadata={"help": help, "env": env, "secret": secret, "bounds": bounds})
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class EngineConfig:
 
     backend: Literal["embedded", "sglang"] = option("embedded", "which engine the server or the cluster starts")
     engine_url: str = option("", "attach to running engines at these URLs (comma-separated) instead of starting any", env=("ENGINE_URL",))
-    max_running_requests: int = option(64, "sequences that one engine decodes together")
-    max_queued_requests: int = option(256, "requests that wait for a place; more are refused with 503")
-    max_context_len: int = option(0, "longest prompt plus reply in tokens; 0 = the model's own limit")
-    engine_start_timeout_s: float = option(300.0, "how long an engine may take to become ready")
-    engine_timeout_s: float = option(600.0, "how long one generation may take")
-    generation_stall_s: float = option(120.0, "how long a generation may go without a new token")
+    max_running_requests: int = option(64, "sequences that one engine decodes together", ge=1)
+    max_queued_requests: int = option(256, "requests that wait for a place; more are refused with 503", ge=0)
+    max_context_len: int = option(0, "longest prompt plus reply in tokens; 0 = the model's own limit", ge=0)
+    engine_start_timeout_s: float = option(300.0, "how long an engine may take to become ready", gt=0)
+    engine_timeout_s: float = option(600.0, "how long one generation may take", gt=0)
+    generation_stall_s: float = option(120.0, "how long a generation may go without a new token", gt=0)
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,13 @@ class ServerConfig:
     """The OpenAI-compatible server."""
 
     host: str = option("127.0.0.1", "address to bind; loopback unless told otherwise", env=("OPENCLAW_HOST",))
-    port: int = option(8000, "port to bind; 0 picks a free one", env=("OPENCLAW_PORT",))
+    port: int = option(8000, "port to bind; 0 picks a free one", env=("OPENCLAW_PORT",), ge=0, le=65535)
     api_key: str = option("", "bearer token that clients must send; any is accepted when empty", env=("OPENCLAW_API_KEY",), secret=True)
     enable_rl_intercept: bool = option(False, "capture conversations for training")
     rl_buffer_dir: Path = option(Path("./rl_buffer"), "where captured turns are stored")
-    session_timeout: float = option(3600.0, "seconds without a request after which a session counts as over")
-    max_concurrent_requests: int = option(512, "requests under way at once; more are refused with 503")
-    default_max_tokens: int = option(1024, "length limit of a reply when the client names none")
+    session_timeout: float = option(3600.0, "seconds without a request after which a session counts as over", gt=0)
+    max_concurrent_requests: int = option(512, "requests under way at once; more are refused with 503", ge=1)
+    default_max_tokens: int = option(1024, "length limit of a reply when the client names none", ge=1)
     debug: bool = option(False, "log request and reply shapes, never their text", env=("OPENCLAW_DEBUG",))
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "how much is logged", env=("ROLLOUT_LOG_LEVEL",))
 
@@ -64,56 +65,56 @@ class JudgeConfig:
     judge: Literal["rule", "llm"] = option("rule", "rule: sentiment and correction patterns, no model; llm: ask a model")
     judge_url: str = option("", "engine of our dialect that the llm judge asks; the policy's own when empty")
     judge_model_path: str = option("", "model directory of a judge engine to start", env=("JUDGE_MODEL_PATH", "PRM_MODEL_PATH"))
-    majority_vote_n: int = option(3, "votes an llm judge casts on a turn", env=("MAJORITY_VOTE_N",))
-    majority_vote_threshold: float = option(0.5, "share of the valid votes that must agree", env=("MAJORITY_VOTE_THRESHOLD",))
-    num_judge_workers: int = option(4, "turns judged at once")
-    judge_temperature: float = option(0.6, "sampling temperature of a vote")
-    judge_max_new_tokens: int = option(4096, "length limit of a vote")
-    judge_timeout_s: float = option(60.0, "how long one vote may take before it counts as failed")
+    majority_vote_n: int = option(3, "votes an llm judge casts on a turn", env=("MAJORITY_VOTE_N",), ge=1)
+    majority_vote_threshold: float = option(0.5, "share of the valid votes that must agree", env=("MAJORITY_VOTE_THRESHOLD",), ge=0, le=1)
+    num_judge_workers: int = option(4, "turns judged at once", ge=1)
+    judge_temperature: float = option(0.6, "sampling temperature of a vote", ge=0)
+    judge_max_new_tokens: int = option(4096, "length limit of a vote", ge=1)
+    judge_timeout_s: float = option(60.0, "how long one vote may take before it counts as failed", gt=0)
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
     """How turns become batches."""
 
-    rollout_batch_size: int = option(16, "effective samples that one update consumes")
-    num_rollouts_per_prompt: int = option(1, "replies to one prompt that are compared with each other")
-    num_rollout: int = option(0, "updates to make; 0 = go on until stopped")
-    max_staleness: int = option(4, "updates a sample may lag behind before it is dropped")
-    queue_capacity: int = option(256, "samples that may wait for the trainer")
-    lease_s: float = option(300.0, "how long a collector may hold a turn before another may take it")
+    rollout_batch_size: int = option(16, "effective samples that one update consumes", ge=1)
+    num_rollouts_per_prompt: int = option(1, "replies to one prompt that are compared with each other", ge=1)
+    num_rollout: int = option(0, "updates to make; 0 = go on until stopped", ge=0)
+    max_staleness: int = option(4, "updates a sample may lag behind before it is dropped", ge=0)
+    queue_capacity: int = option(256, "samples that may wait for the trainer", ge=1)
+    lease_s: float = option(300.0, "how long a collector may hold a turn before another may take it", gt=0)
 
 
 @dataclass(frozen=True)
 class LossConfig:
     """The objective."""
 
-    eps_clip: float = option(0.2, "how far the ratio may fall below 1", env=("PPO_CLIP_RATIO",))
-    eps_clip_high: float = option(0.28, "how far the ratio may rise above 1")
-    kl_loss_coef: float = option(0.1, "weight of the KL to the reference model")
+    eps_clip: float = option(0.2, "how far the ratio may fall below 1", gt=0, lt=1)
+    eps_clip_high: float = option(0.28, "how far the ratio may rise above 1", gt=0)
+    kl_loss_coef: float = option(0.1, "weight of the KL to the reference model", ge=0)
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl", "full"] = option("k3", "estimator of that KL; full: exact, over the vocabulary")
     entropy_coef: float = option(0.0, "weight of the entropy bonus")
-    tis_clip: float = option(2.0, "upper bound of the importance weight trainer/engine")
-    tis_clip_low: float = option(0.0, "lower bound of the importance weight trainer/engine")
+    tis_clip: float = option(2.0, "upper bound of the importance weight trainer/engine", gt=0)
+    tis_clip_low: float = option(0.0, "lower bound of the importance weight trainer/engine", ge=0)
     baseline: Literal["none", "ema", "group"] = option("ema", "what is subtracted from a reward: moving average per source, or group mean")
-    baseline_decay: float = option(0.9, "weight of the past in the moving average")
+    baseline_decay: float = option(0.9, "weight of the past in the moving average", ge=0, lt=1)
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
     """The optimizer and how a batch is cut up."""
 
-    lr: float = option(1e-6, "learning rate", env=("LEARNING_RATE",))
-    lr_warmup_steps: int = option(0, "updates over which the learning rate rises to lr")
-    weight_decay: float = option(0.01, "AdamW weight decay")
-    adam_beta1: float = option(0.9, "AdamW β1")
-    adam_beta2: float = option(0.98, "AdamW β2")
-    adam_eps: float = option(1e-8, "AdamW ε")
-    clip_grad: float = option(1.0, "largest gradient norm", env=("CLIP_GRAD_NORM",))
-    max_tokens_per_gpu: int = option(8192, "tokens in one micro-batch")
-    num_steps_per_rollout: int = option(1, "optimizer steps that one batch is split into")
+    lr: float = option(1e-6, "learning rate", env=("LEARNING_RATE",), ge=0)
+    lr_warmup_steps: int = option(0, "updates over which the learning rate rises to lr", ge=0)
+    weight_decay: float = option(0.01, "AdamW weight decay", ge=0)
+    adam_beta1: float = option(0.9, "AdamW β1", ge=0, lt=1)
+    adam_beta2: float = option(0.98, "AdamW β2", ge=0, lt=1)
+    adam_eps: float = option(1e-8, "AdamW ε", gt=0)
+    clip_grad: float = option(1.0, "largest gradient norm", env=("CLIP_GRAD_NORM",), gt=0)
+    max_tokens_per_gpu: int = option(8192, "tokens in one micro-batch", ge=1)
+    num_steps_per_rollout: int = option(1, "optimizer steps that one batch is split into", ge=1)
     gradient_checkpointing: bool = option(False, "recompute activations to save memory", env=("USE_GRADIENT_CHECKPOINTING",))
-    seed: int = option(1234, "seed of everything random in the trainer")
+    seed: int = option(1234, "seed of everything random in the trainer", ge=0)
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ class CheckpointConfig:
     """What is kept on disk."""
 
     save_dir: Path = option(Path("./checkpoints"), "where checkpoints are written", env=("CKPT_SAVE_DIR",))
-    save_interval: int = option(1, "updates between checkpoints")
-    keep_checkpoints: int = option(3, "newest checkpoints that are kept")
+    save_interval: int = option(1, "updates between checkpoints", ge=1)
+    keep_checkpoints: int = option(3, "newest checkpoints that are kept", ge=1)
     resume_from_checkpoint: str = option("auto", "auto: the newest in save_dir if any; a checkpoint directory; or none", env=("RESUME_CKPT",))
 
 
@@ -131,8 +132,8 @@ class ClusterConfig:
     """Where things run."""
 
     ray_address: str = option("", "Ray cluster to join; a local one is started when empty", env=("RAY_ADDRESS",))
-    num_engines: int = option(1, "policy engines")
-    num_train_ranks: int = option(1, "trainer ranks")
+    num_engines: int = option(1, "policy engines", ge=1)
+    num_train_ranks: int = option(1, "trainer ranks", ge=1)
     train_gpus: str = option("", "GPUs of the trainer ranks, e.g. 0,1,2,3; none: CPU", env=("TRAIN_GPUS",))
     rollout_gpus: str = option("", "GPUs of the engines, e.g. 4,5,6,7; none: CPU", env=("ROLLOUT_GPUS",))
     dashboard: bool = option(False, "start Ray's dashboard, on loopback")

@@ -1,0 +1,360 @@
+"""Published spellings that are not ours, and what each of them comes to: the only table of its kind.
+
+People arrive with flags, variables and YAML files from pages written about this system and about slime. Each
+spelling here either *becomes* a setting of ours (and says which, once, on stderr), or is *refused* with one line
+that says what to do instead. Nothing is taken and then ignored.
+
+    --n-samples-per-prompt 4 ─▶ rollout.num_rollouts_per_prompt = 4
+    BATCH_SIZE=8, GRAD_ACCUM_STEPS=8 ─▶ rollout.rollout_batch_size = 64
+    --use-lora ─▶ error: LoRA is not built yet …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from slime.errors import ConfigError
+
+Values = dict[str, Any]
+"""Settings by path: `{"loss.eps_clip": "0.1"}`."""
+
+Rule = Callable[[Any, Mapping[str, Any]], tuple[Values, str]]
+"""(value, everything else written in the same place) → (settings, what to tell). Raises `ConfigError` to refuse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """One published spelling.
+
+    Attributes:
+        where: whether it is a flag, an environment variable or a YAML key.
+        name: the spelling itself: `--clip-range`, `BATCH_SIZE`, `training.batch_size`.
+        section: the section it speaks of; a program that has no such section does not look at it.
+        means: for the documentation.
+    """
+
+    where: Literal["flag", "env", "yaml"]
+    name: str
+    section: str
+    means: str
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What one spelling came to: settings and a notice, or a refusal."""
+
+    name: str
+    values: Mapping[str, Any]
+    notice: str = ""
+    refusal: str = ""
+
+
+def resolve_aliases(where: str, given: Mapping[str, Any], sections: Collection[str]) -> Iterator[Resolved]:
+    """What the published spellings among `given` come to, in the order given.
+
+    Args:
+        given: everything written in one place (the flags, the environment, the file), by spelling.
+        sections: what the program has; spellings about other things are passed over.
+    """
+    for name, value in given.items():
+        alias = ALIASES.get((where, name))
+        if alias is None or alias.section not in sections:
+            continue
+        try:
+            values, notice = alias.rule(value, given)
+        except ConfigError as error:
+            yield Resolved(name, {}, refusal=str(error))
+        else:
+            yield Resolved(name, values, notice)
+
+
+# ── Rules ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def becomes(*paths: str) -> Rule:
+    """Another name of a setting, or of several that it sets together."""
+    flags = ["--" + path.partition(".")[2].replace("_", "-") for path in paths]
+    return lambda value, _: ({path: value for path in paths}, "taken as " + " ".join(f"{f} {value}" for f in flags))
+
+
+def refused(why: str) -> Rule:
+    """Something that is not there, or cannot be meant; switched off, it is no wish and passes."""
+
+    def rule(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+        if _is_off(value):
+            return {}, ""
+        raise ConfigError(why)
+
+    return rule
+
+
+def always(what: str, *accepted: str) -> Rule:
+    """What is so in any case: the accepted words pass with a notice, others are refused."""
+
+    def rule(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+        if str(value).lower() in accepted:
+            return {}, what
+        raise ConfigError(f"{value!r} cannot be had: {what}")
+
+    return rule
+
+
+def remark(what: str) -> Rule:
+    """A variable that may well stand in the environment for other reasons: said, not refused."""
+    return lambda value, _: ({}, what)
+
+
+def times(factor_name: str) -> Rule:
+    """A batch size that is multiplied by the accumulation steps written beside it."""
+
+    def rule(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+        factor = given.get(factor_name, 1)
+        if not (_is_count(value) and _is_count(factor)):
+            raise ConfigError(f"{value!r} times {factor_name} {factor!r} is not a number of samples")
+        samples = int(value) * int(factor)
+        return {"rollout.rollout_batch_size": samples}, f"taken as --rollout-batch-size {samples}"
+
+    return rule
+
+
+def factor_of(batch_name: str) -> Rule:
+    """Accumulation steps: they say nothing without the batch size they multiply."""
+
+    def rule(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+        if batch_name in given or (_is_count(value) and int(value) == 1):
+            return {}, ""
+        raise ConfigError(
+            f"needs {batch_name} beside it: one update takes their product; --max-tokens-per-gpu cuts micro-batches"
+        )
+
+    return rule
+
+
+def same_as(*model_names: str) -> Rule:
+    """A tokenizer path: accepted where it says what is so, that the tokenizer is the model's own."""
+
+    def rule(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+        if value in (given.get(name) for name in model_names):
+            return {}, "the tokenizer is read from the model directory"
+        raise ConfigError("the tokenizer is read from the model directory; put its files there and leave this out")
+
+    return rule
+
+
+def samples_to_updates(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+    """Warm-up counted in samples: divided by the batch size given in the same place."""
+    batch = given.get("--rollout-batch-size", 0)
+    if not (_is_count(value) and _is_count(batch) and int(batch)):
+        raise ConfigError("counts samples and needs --rollout-batch-size beside it; --lr-warmup-steps counts updates")
+    updates = -(-int(value) // int(batch))
+    return {"trainer.lr_warmup_steps": updates}, f"taken as --lr-warmup-steps {updates}"
+
+
+def voting(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+    if _is_off(value):
+        return {"judge.majority_vote_n": 1}, "taken as --majority-vote-n 1"
+    return {}, "every llm verdict is a majority vote; --majority-vote-n says of how many"
+
+
+def judge_model(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+    return {"judge.judge_model_path": value, "judge.judge": "llm"}, f"taken as --judge llm --judge-model-path {value}"
+
+
+def method(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+    if str(value) == "binary":
+        return {}, "binary is what openclaw-rl/ does"
+    raise ConfigError(f"{value!r} is not built yet; binary is")
+
+
+def _is_off(value: Any) -> bool:
+    return str(value).strip().lower() in ("false", "0", "no", "off")
+
+
+def _is_count(value: Any) -> bool:
+    return str(value).isdecimal()
+
+
+# ── The table ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_CLIP = becomes("loss.eps_clip", "loss.eps_clip_high")
+_LORA = refused("LoRA is not built yet: training is full fine-tuning; leave it out")
+_TRACKS = refused(
+    "agent tracks (terminal, gui, swe, toolcall) are not built yet; openclaw-rl/ learns from conversations"
+)
+_OPD = refused("on-policy distillation is not built yet; method binary needs no such setting")
+_NO_CRITIC = refused(
+    "there is no value function to clip or bootstrap from; for steadier updates lower --lr or --eps-clip"
+)
+_RAY_PLACES = remark("not used: Ray places the ranks; see --ray-address, --train-gpus and --rollout-gpus")
+_TINKER = remark("not used: remote trainers are not built yet, this run trains on its own machines")
+_OFFLOAD = refused(
+    "offloading is not built yet; to save memory use --gradient-checkpointing or a lower --max-tokens-per-gpu"
+)
+_ALWAYS_ASYNC = always("serving, judging and training are always asynchronous", "true", "async", "1", "yes")
+_BY_SESSION = always("turns are always kept by session", "true", "1", "yes")
+
+
+def _table() -> list[Alias]:
+    def flag(name: str, section: str, means: str, rule: Rule) -> Alias:
+        return Alias("flag", name, section, means, rule)
+
+    def env(name: str, section: str, means: str, rule: Rule) -> Alias:
+        return Alias("env", name, section, means, rule)
+
+    def yaml(name: str, section: str, means: str, rule: Rule) -> Alias:
+        return Alias("yaml", name, section, means, rule)
+
+    return [
+        # flags of the published launch scripts
+        flag("--num-rollout-workers", "judge", "`--num-judge-workers`", becomes("judge.num_judge_workers")),
+        flag("--rm-checkpoint", "judge", "`--judge llm --judge-model-path`", judge_model),
+        flag(
+            "--reward-aggregation",
+            "judge",
+            "`majority`, always",
+            always("votes are always decided by majority", "majority"),
+        ),
+        flag("--lr-warmup-samples", "trainer", "`--lr-warmup-steps`, divided by the batch", samples_to_updates),
+        flag("--ppo-clip-ratio", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
+        flag("--clip-range", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
+        flag("--num-judges", "judge", "`--majority-vote-n`", becomes("judge.majority_vote_n")),
+        flag("--consensus-threshold", "judge", "`--majority-vote-threshold`", becomes("judge.majority_vote_threshold")),
+        flag("--num-epochs", "trainer", "1, always", always("every sample is trained once", "1")),
+        flag("--async-collection", "rollout", "always", _ALWAYS_ASYNC),
+        flag("--max-turns", "rollout", "refused: agent tracks", _TRACKS),
+        flag("--parallel-envs", "rollout", "refused: agent tracks", _TRACKS),
+        flag("--offload-optimizer-state", "trainer", "refused: offloading", _OFFLOAD),
+        *(
+            flag(f"--{name}", "trainer", "refused: LoRA", _LORA)
+            for name in ("use-lora", "lora-rank", "lora-alpha", "lora-dropout")
+        ),
+        # slime's own
+        flag("--hf-checkpoint", "model", "`--model-path`", becomes("model.model_path")),
+        flag(
+            "--n-samples-per-prompt",
+            "rollout",
+            "`--num-rollouts-per-prompt`",
+            becomes("rollout.num_rollouts_per_prompt"),
+        ),
+        flag("--save", "checkpoint", "`--save-dir`", becomes("checkpoint.save_dir")),
+        flag("--load", "checkpoint", "`--resume-from-checkpoint`", becomes("checkpoint.resume_from_checkpoint")),
+        flag("--rollout-max-response-len", "server", "`--default-max-tokens`", becomes("server.default_max_tokens")),
+        flag(
+            "--loss-type",
+            "loss",
+            "`policy_loss` or `custom_loss`",
+            always("the path of a custom loss says it", "policy_loss", "custom_loss"),
+        ),
+        flag("--use-kl-loss", "loss", "always", always("on while --kl-loss-coef is above 0", "true")),
+        flag("--use-tis", "loss", "always", always("on in any case; --tis-clip bounds it", "true")),
+        # variables
+        env("CKPT_PATH", "model", "`MODEL_PATH`", becomes("model.model_path")),
+        env(
+            "TOKENIZER_PATH",
+            "model",
+            "the model directory's own",
+            same_as("CKPT_PATH", "MODEL_PATH", "BASE_MODEL_PATH"),
+        ),
+        env("BATCH_SIZE", "rollout", "`--rollout-batch-size`, times `GRAD_ACCUM_STEPS`", times("GRAD_ACCUM_STEPS")),
+        env("GRAD_ACCUM_STEPS", "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
+        env("PPO_CLIP_RATIO", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
+        env("VALUE_CLIP", "loss", "refused: no value function", _NO_CRITIC),
+        env(
+            "DATA_PATH",
+            "rollout",
+            "refused: offline conversations",
+            refused("training on conversation files is not built yet; unset it, start the run and talk to its server"),
+        ),
+        *(
+            env(name, "trainer", "refused: LoRA", _LORA)
+            for name in ("USE_LORA", "LORA_RANK", "LORA_ALPHA", "LORA_DROPOUT")
+        ),
+        *(
+            env(name, "rollout", "refused: agent tracks", _TRACKS)
+            for name in (
+                "ENV_TYPE",
+                "MAX_STEPS",
+                "PARALLEL_ENVS",
+                "SCREENSHOT_BACKEND",
+                "TOOLS_CONFIG",
+                "SWE_BENCH_PATH",
+                "TASK_TYPE",
+            )
+        ),
+        *(
+            env(name, "cluster", "not used: Ray places the ranks", _RAY_PLACES)
+            for name in ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "GPUS_PER_NODE")
+        ),
+        *(
+            env(name, "cluster", "not used: no remote trainers", _TINKER)
+            for name in ("TINKER_API_KEY", "TINKER_ENDPOINT", "TINKER_PROJECT_ID", "FIREWORKS_API_KEY")
+        ),
+        # the published YAML file
+        yaml("model.name", "model", "`model.served_model_name`", becomes("model.served_model_name")),
+        yaml("model.checkpoint_path", "model", "`model.model_path`", becomes("model.model_path")),
+        yaml(
+            "model.tokenizer_path",
+            "model",
+            "the model directory's own",
+            same_as("model.checkpoint_path", "model.model_path"),
+        ),
+        yaml("training.method", "trainer", "`binary`", method),
+        yaml(
+            "training.batch_size",
+            "rollout",
+            "`rollout.rollout_batch_size`, times the accumulation steps",
+            times("training.gradient_accumulation_steps"),
+        ),
+        yaml(
+            "training.gradient_accumulation_steps",
+            "rollout",
+            "multiplies `training.batch_size`",
+            factor_of("training.batch_size"),
+        ),
+        yaml("training.learning_rate", "trainer", "`trainer.lr`", becomes("trainer.lr")),
+        yaml("training.warmup_steps", "trainer", "`trainer.lr_warmup_steps`", becomes("trainer.lr_warmup_steps")),
+        yaml("training.max_steps", "rollout", "`rollout.num_rollout`", becomes("rollout.num_rollout")),
+        yaml("training.ppo_clip_ratio", "loss", "`loss.eps_clip` and `loss.eps_clip_high`", _CLIP),
+        *(
+            yaml(f"training.{name}", "loss", "refused: no value function", _NO_CRITIC)
+            for name in ("value_clip_ratio", "gae_lambda")
+        ),
+        *(
+            yaml(f"training.{name}", "loss", "refused: distillation", _OPD)
+            for name in ("teacher_temperature", "hint_extraction_model", "binary_weight", "opd_weight")
+        ),
+        yaml("rollout.num_workers", "judge", "`judge.num_judge_workers`", becomes("judge.num_judge_workers")),
+        yaml("rollout.session_aware", "rollout", "always", _BY_SESSION),
+        yaml("rollout.max_turns", "rollout", "refused: agent tracks", _TRACKS),
+        yaml("rollout.parallel_envs", "rollout", "refused: agent tracks", _TRACKS),
+        yaml("evaluation.judge_model", "judge", "`judge.judge_model_path`, with `judge: llm`", judge_model),
+        yaml("evaluation.majority_voting", "judge", "`false`: one vote", voting),
+        yaml("evaluation.num_judges", "judge", "`judge.majority_vote_n`", becomes("judge.majority_vote_n")),
+        yaml(
+            "evaluation.consensus_threshold",
+            "judge",
+            "`judge.majority_vote_threshold`",
+            becomes("judge.majority_vote_threshold"),
+        ),
+        yaml(
+            "evaluation.eval_frequency",
+            "monitor",
+            "refused: evaluation",
+            refused("evaluation inside a training run is not built yet"),
+        ),
+    ]
+
+
+ALIASES: dict[tuple[str, str], Alias] = {(alias.where, alias.name): alias for alias in _table()}
+
+READ_BY_LIBRARIES: dict[str, str] = {
+    "WANDB_API_KEY": "read by wandb itself, and only with --use-wandb",
+    "WANDB_MODE": "read by wandb itself; offline when unset",
+    "HF_TOKEN": "read by huggingface_hub's own download command; a run downloads nothing",
+    "CUDA_VISIBLE_DEVICES": "read by CUDA; Ray sets it for the actors it places",
+    "OMP_NUM_THREADS": "read by OpenMP; one thread a process is best where several share few cores",
+}
+"""Variables that published instructions name and that we leave to those they belong to."""

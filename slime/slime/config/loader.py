@@ -1,0 +1,310 @@
+"""From flags, environment and YAML file to one typed tree, with the origin of every value.
+
+    argv ────▶ flags ──┐
+    environ ─▶ names ──┼─ published spellings (aliases) ─▶ {path: text} ─ convert ─▶ Config + origins
+    FILE ────▶ keys ───┘            the first of the three that says something wins; else the default
+
+This is the only file that reads the environment. What it does not understand it refuses with one line on
+stderr that names the place and the nearest valid spelling, and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from slime.config.aliases import ALIASES, resolve_aliases
+from slime.config.leaves import ENV_PREFIX, Leaf, build, convert, leaves, section_help
+from slime.config.sections import Config
+from slime.config.yaml_file import read_yaml
+from slime.errors import ConfigError, nearest
+
+CONFIG_ENV = ENV_PREFIX + "CONFIG"
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """A configuration and how it came about.
+
+    Attributes:
+        origins: by path, where the value was said: `--lr`, `MODEL_PATH`, `run.yaml:7`, or `default`.
+        notices: what published spellings were taken as, and what overrides what; one line each.
+        sections: the sections this program has.
+    """
+
+    config: Config
+    origins: Mapping[str, str]
+    notices: tuple[str, ...]
+    sections: tuple[str, ...]
+
+    def as_yaml(self) -> str:
+        """Every value with its origin beside it, as a file that `--config` reads back; secrets are left out."""
+        lines: list[str] = []
+        for section in self.sections:
+            lines.append(f"{section}:")
+            for leaf in (leaf for leaf in leaves().values() if leaf.section == section):
+                value = getattr(getattr(self.config, section), leaf.name)
+                shown = "********" if leaf.is_secret and value else _yaml_scalar(value)
+                entry = f"{leaf.name}: {shown}"
+                lines.append(f"  {'# ' if leaf.is_secret and value else ''}{entry:<44}  # {self.origins[leaf.path]}")
+        return "\n".join(lines) + "\n"
+
+
+def load_config(
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    prog: str | None = None,
+    sections: Iterable[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Config:
+    """The configuration of a program started with `argv` (default: this process's) in `environ`.
+
+    Prints notices on stderr; answers `--help` and `--print-config` on stdout and exits with 0; shows a
+    mistake of the user's as one line on stderr and exits with 2.
+
+    Args:
+        prog: how the program is started, e.g. `python -m openclaw.server`; for help and errors.
+        sections: the sections it has (all when None); flags of the others are refused, their variables left alone.
+        defaults: values by path that this program puts in place of the tree's own.
+    """
+    prog = prog or Path(sys.argv[0]).name
+    argv = sys.argv[1:] if argv is None else argv
+    chosen = _chosen(sections)
+    try:
+        resolution = resolve(argv, environ, prog=prog, sections=chosen, defaults=defaults)
+    except ConfigError as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    for notice in resolution.notices:
+        print(f"{prog}: note: {notice}", file=sys.stderr)
+    if "--print-config" in argv:
+        print(resolution.as_yaml(), end="")
+        raise SystemExit(0)
+    return resolution.config
+
+
+def resolve(
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    prog: str = "openclaw-rl",
+    sections: Iterable[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Resolution:
+    """As `load_config`, without printing (but for `--help`) and exiting.
+
+    Raises:
+        ConfigError: one line that names the place and the nearest valid spelling.
+    """
+    chosen = _chosen(sections)
+    environ = os.environ if environ is None else environ
+    flags = _parse(argv, prog, chosen)
+    file = flags.pop("--config", None) or environ.get(CONFIG_ENV)
+    flags.pop("--print-config", None)
+
+    notices: list[str] = []
+    said: dict[str, tuple[Any, str]] = {path: (value, f"default of {prog}") for path, value in (defaults or {}).items()}
+    if file:
+        said |= _from_yaml(Path(file), chosen, notices)
+    said |= _from_environ(environ, chosen, notices)
+    said |= _from_flags(flags, chosen, notices)
+
+    values = {path: convert(leaves()[path], value, origin) for path, (value, origin) in said.items()}
+    origins = {path: said[path][1] if path in said else "default" for path in leaves()}
+    for path, value, because in _implied(values):
+        values[path], origins[path] = value, f"follows from {origins[because]}"
+    return Resolution(build(values), origins, tuple(dict.fromkeys(notices)), chosen)
+
+
+def _implied(values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """Settings that nobody wrote but that another one makes plain: (path, value, path of the reason)."""
+    implied: list[tuple[str, Any, str]] = []
+    if not values.get("plugin.custom_rm_path"):
+        implied += [("judge.judge", "llm", reason) for reason in ("judge.judge_model_path", "judge.judge_url")]
+    for reason, count in (("cluster.train_gpus", "num_train_ranks"), ("cluster.rollout_gpus", "num_engines")):
+        gpus = [gpu for gpu in values.get(reason, "").split(",") if gpu.strip()]
+        implied.append((f"cluster.{count}", len(gpus), reason))
+    return [(path, value, reason) for path, value, reason in implied if path not in values and values.get(reason)]
+
+
+# ── Flags ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
+
+
+def _parse(argv: Sequence[str], prog: str, sections: Collection[str]) -> dict[str, Any]:
+    """The flags given, by spelling: `{"--lr": "1e-5", "--debug": "true"}`."""
+    parser = _Parser(
+        prog=prog,
+        usage=f"{prog} [--config FILE] [--print-config] [--flag VALUE …]",
+        description="A value is taken from its flag, else from its environment variable, else from the YAML file, else "
+        f"it is the default. The variable of --max-staleness is {ENV_PREFIX}MAX_STALENESS, its YAML key rollout: "
+        "max_staleness; some have an older variable too, named below.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=118),
+    )
+    parser.add_argument("--config", dest="--config", metavar="FILE", help=f"YAML file of settings (env {CONFIG_ENV})")
+    parser.add_argument(
+        "--print-config", dest="--print-config", action="store_true", help="show every value and its origin, and exit"
+    )
+    for section, meaning in section_help().items():
+        if section in sections:
+            group = parser.add_argument_group(section, meaning)
+            for leaf in (leaf for leaf in leaves().values() if leaf.section == section):
+                _add(group, leaf)
+    for alias in ALIASES.values():
+        if alias.where == "flag" and alias.section in sections:
+            parser.add_argument(alias.name, dest=alias.name, nargs="?", const="true", help=argparse.SUPPRESS)
+    known, extras = parser.parse_known_args(list(argv))
+    if extras:
+        raise ConfigError(_unknown_flag(extras[0], prog, sections))
+    return vars(known)
+
+
+def _add(group: argparse._ArgumentGroup, leaf: Leaf) -> None:
+    facts = [
+        f"default {_words(leaf.default)}" if leaf.default != "" else "",
+        f"env {', '.join(leaf.published_env)}" if leaf.published_env else "",
+    ]
+    remark = "; ".join(filter(None, facts))
+    text = (f"{leaf.help} ({remark})" if remark else leaf.help).replace("%", "%%")
+    if leaf.is_switch:
+        group.add_argument(leaf.flag, dest=leaf.flag, nargs="?", const="true", metavar="yes|no", help=text)
+        negative = "--no-" + leaf.flag[2:]
+        group.add_argument(negative, dest=leaf.flag, action="store_const", const="false", help=argparse.SUPPRESS)
+    else:
+        metavar = "|".join(leaf.choices) or leaf.type_words.split()[0].upper()
+        group.add_argument(leaf.flag, dest=leaf.flag, metavar=metavar, help=text)
+
+
+def _unknown_flag(word: str, prog: str, sections: Collection[str]) -> str:
+    if not word.startswith("-"):
+        return f"unexpected argument {word!r}; every setting is a --flag"
+    flag = word.partition("=")[0]
+    elsewhere = next((leaf for leaf in leaves().values() if flag in (leaf.flag, "--no-" + leaf.flag[2:])), None)
+    if elsewhere:
+        return f"{flag} sets {elsewhere.path}, and {prog} has only {', '.join(sections)}"
+    own = [leaf.flag for leaf in leaves().values() if leaf.section in sections]
+    published = [a.name for a in ALIASES.values() if a.where == "flag" and a.section in sections]
+    return f"unknown flag {flag}{nearest(flag, ['--config', '--print-config', *own, *published]) or '; see --help'}"
+
+
+# ── The three sources, each to {path: (value, origin)} ────────────────────────────────────────────────────────────
+
+
+def _from_flags(flags: Mapping[str, Any], sections: Collection[str], notices: list[str]) -> dict[str, tuple[Any, str]]:
+    said = _aliased("flag", flags, {}, sections, notices)
+    own = {leaf.flag: leaf for leaf in leaves().values()}
+    for flag, value in flags.items():
+        if flag in own:
+            _say(said, own[flag].path, value, flag, notices)
+    return said
+
+
+def _from_environ(
+    environ: Mapping[str, str], sections: Collection[str], notices: list[str]
+) -> dict[str, tuple[Any, str]]:
+    known = {CONFIG_ENV} | {name for leaf in leaves().values() for name in leaf.env}
+    for name in environ:
+        if name.startswith(ENV_PREFIX) and name not in known:
+            raise ConfigError(f"unknown variable {name}{nearest(name, known)}")
+    given = {name: value for name, value in environ.items() if value}  # `X=` in a shell means: not set
+    said = _aliased("env", given, {}, sections, notices)
+    for leaf in leaves().values():
+        if leaf.section not in sections:
+            continue
+        for name in reversed(leaf.env):
+            if name in given:
+                _say(said, leaf.path, given[name], name, notices)
+    return said
+
+
+def _from_yaml(file: Path, sections: Collection[str], notices: list[str]) -> dict[str, tuple[Any, str]]:
+    """The whole file is checked, so that one may serve several programs; only their own sections count."""
+    entries = read_yaml(file)
+    places = {key: f"{file}:{entry.line}: {key}" for key, entry in entries.items()}
+    given = {key: entry.value for key, entry in entries.items()}
+    said = _aliased("yaml", given, places, sections, notices)
+    for key, value in given.items():
+        leaf = leaves().get(key)
+        if leaf is None:
+            if ("yaml", key) not in ALIASES:
+                raise ConfigError(f"{file}:{entries[key].line}: {_unknown_key(key)}")
+        elif leaf.section in sections:
+            _say(said, key, value, places[key], notices)
+        else:
+            convert(leaf, value, places[key])
+    return said
+
+
+def _aliased(
+    where: str,
+    given: Mapping[str, Any],
+    places: Mapping[str, str],
+    sections: Collection[str],
+    notices: list[str],
+) -> dict[str, tuple[Any, str]]:
+    said: dict[str, tuple[Any, str]] = {}
+    for resolved in resolve_aliases(where, given, sections):
+        place = places.get(resolved.name, resolved.name)
+        if resolved.refusal:
+            raise ConfigError(f"{place}: {resolved.refusal}")
+        notices += [f"{place}: {resolved.notice}"] if resolved.notice else []
+        for path, value in resolved.values.items():
+            _say(said, path, value, place, notices)
+    return said
+
+
+def _say(said: dict[str, tuple[Any, str]], path: str, value: Any, place: str, notices: list[str]) -> None:
+    """Put a value where a weaker spelling in the same source may already have put another."""
+    if path in said and said[path][0] != value:
+        notices.append(f"{said[path][1]} is overridden by {place}")
+    said[path] = (value, place)
+
+
+def _unknown_key(key: str) -> str:
+    section, _, name = key.rpartition(".")
+    everywhere = {leaf.name: leaf.section for leaf in leaves().values()}
+    aliases = [alias.name for alias in ALIASES.values() if alias.where == "yaml"]
+    sections = {*section_help(), *(name.partition(".")[0] for name in aliases)}
+    if section not in sections:
+        return f"unknown section {section or name}{nearest(section or name, sections)}"
+    if name in everywhere:
+        return f"unknown key {key}; {name} stands under {everywhere[name]}"
+    inside = [path.partition(".")[2] for path in (*leaves(), *aliases) if path.startswith(section + ".")]
+    return f"unknown key {key}{nearest(name, inside) or nearest(name, everywhere)}"
+
+
+# ── Words ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _chosen(sections: Iterable[str] | None) -> tuple[str, ...]:
+    known = tuple(section_help())
+    wanted = known if sections is None else tuple(sections)
+    assert set(wanted) <= set(known), f"no such section: {set(wanted) - set(known)}"
+    return tuple(name for name in known if name in wanted)
+
+
+def _yaml_scalar(value: Any) -> str:
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+
+
+def _words(value: Any) -> str:
+    return (
+        ("yes" if value else "no")
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )

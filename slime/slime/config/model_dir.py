@@ -1,0 +1,82 @@
+"""Looks at a model directory before anything is started, so that a wrong path costs a second and not a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from slime.errors import ConfigError
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_CHAT_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+
+
+def check_model_dir(path: str | Path, setting: str = "--model-path") -> Path:
+    """The directory, if a policy can be loaded from it: configuration, tokenizer, chat template, safetensors.
+
+    Args:
+        path: what the user wrote, e.g. `~/models/Qwen3-8B`.
+        setting: where they wrote it, for the message.
+
+    Raises:
+        ConfigError: one line that says what is missing and what to do.
+    """
+    if not str(path):
+        raise ConfigError(f"no model: give {setting} DIR; `openclaw-rl tiny-model DIR` makes a small one in minutes")
+    model_dir = Path(path).expanduser()
+    where = f"{setting} {path}"
+    if not model_dir.exists():
+        if str(path).count("/") == 1 and not str(path).startswith((".", "/", "~")):
+            raise ConfigError(
+                f"{where}: no such directory; a run downloads nothing: `hf download {path} --local-dir DIR` first"
+            )
+        raise ConfigError(f"{where}: no such directory")
+    if not model_dir.is_dir():
+        raise ConfigError(f"{where}: not a directory; give the directory that holds config.json")
+    if not _read_json(model_dir / "config.json", where, "is this a Hugging Face model directory?").get("model_type"):
+        raise ConfigError(f"{where}: config.json names no model_type; transformers cannot tell what model this is")
+    if not any((model_dir / name).is_file() for name in _TOKENIZER_FILES):
+        raise ConfigError(f"{where}: no tokenizer ({', '.join(_TOKENIZER_FILES)}); copy it from the original model")
+    _check_chat_template(model_dir, where)
+    _check_weights(model_dir, where)
+    return model_dir
+
+
+def _check_chat_template(model_dir: Path, where: str) -> None:
+    if any((model_dir / name).is_file() for name in _CHAT_TEMPLATE_FILES):
+        return
+    settings = _read_json(model_dir / "tokenizer_config.json", where, "the chat template is read from it")
+    if not settings.get("chat_template"):
+        raise ConfigError(
+            f"{where}: no chat template in tokenizer_config.json or chat_template.jinja; use a chat model"
+        )
+
+
+def _check_weights(model_dir: Path, where: str) -> None:
+    index = model_dir / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(_read_json(index, where, "").get("weight_map", {}).values())
+        missing = sorted(shard for shard in shards if not (model_dir / shard).is_file())
+        if missing:
+            raise ConfigError(
+                f"{where}: {len(missing)} of {len(shards)} weight files missing, e.g. {missing[0]}; download again"
+            )
+        return
+    if any(model_dir.glob("*.safetensors")):
+        return
+    if any(model_dir.glob("*.bin")) or any(model_dir.glob("*.pt")):
+        raise ConfigError(f"{where}: weights only as pickles, which are never loaded; convert them to safetensors")
+    raise ConfigError(f"{where}: no *.safetensors weights; the download may be incomplete")
+
+
+def _read_json(file: Path, where: str, remark: str) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{where}: no {file.name}" + (f"; {remark}" if remark else "")) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot read {file.name}: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{where}: {file.name} is not a JSON object")
+    return content
