@@ -3,9 +3,11 @@
 OpenClawError
 ├── ConfigError            a flag, variable, YAML key or file the user wrote; shown as one line, exit code 2
 │   └── PluginError        a hook path, name, signature or output
+├── RenderError            messages that the model's chat template cannot express
 ├── StoreError             the turn store
 │   ├── IllegalTransition  a move that `store.states` does not allow
-│   └── LeaseLost          somebody else holds the turn now
+│   ├── LeaseLost          somebody else holds the turn now
+│   └── CorruptRecord      what is stored is not what was given; it is never trained
 ├── EngineError            an engine did not do what it was asked
 │   ├── EngineUnavailable  not reachable, or too busy: try again later
 │   └── EngineRejected     refused the request: trying again is useless
@@ -31,6 +33,10 @@ class PluginError(ConfigError):
     """A plug-in cannot be loaded or does not fit its hook."""
 
 
+class RenderError(OpenClawError):
+    """The model's chat template cannot express these messages; the message says which and why."""
+
+
 class StoreError(OpenClawError):
     """The turn store could not do what was asked."""
 
@@ -41,6 +47,10 @@ class IllegalTransition(StoreError):
 
 class LeaseLost(StoreError):
     """A lease ran out, or was taken over, before its holder acked."""
+
+
+class CorruptRecord(StoreError):
+    """A stored record does not match its checksum any more; the message names the turn."""
 
 
 class EngineError(OpenClawError):

@@ -1,0 +1,178 @@
+"""A turn as bytes, and back: packing, sharing and checksums. Pure functions, no SQL.
+
+A conversation of T turns sends its whole history T times. Stored as it comes that is O(T²); here a turn keeps
+only what its *base* (its parent, or the request it repeats) does not have:
+
+    prompt ids   = base's prompt + completion up to where they differ, then an own tail
+    message list = runs copied out of base's messages + reply, and content numbers in between
+
+Clients rewrite their history (a clock in the system prompt, a dropped tool result), hence runs and not a prefix.
+The checksum covers the turn *as it was given*, so a damaged base is noticed in every turn that is built on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from slime.errors import StoreError
+from slime.types import SamplingParams, Turn, Verdict
+
+ID_BYTES = 4
+"""Width of a stored token id or content number (little-endian int32)."""
+
+PLAIN = b" "
+"""Begins JSON that only the standard library reads exactly (lone surrogates, integers beyond 64 bits)."""
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON bytes of anything a client can send, lone surrogates and huge integers included.
+
+    >>> encode_json({"role": "user", "content": "Hi"})
+    b'{"role":"user","content":"Hi"}'
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        try:
+            return PLAIN + json.dumps(value, separators=(",", ":")).encode("ascii")
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"cannot be stored as JSON: {error}") from error
+
+
+def decode_json(body: bytes) -> Any:
+    """The value of `encode_json`'s bytes; `ValueError` if they are not JSON."""
+    return json.loads(body) if body.startswith(PLAIN) else orjson.loads(body)
+
+
+def content_hash(body: bytes) -> bytes:
+    """The name of a content: 16 bytes that nobody can make two bodies share."""
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Little-endian int32; `StoreError` for an id that does not fit."""
+    try:
+        return struct.pack(f"<{len(ids)}i", *ids)
+    except struct.error as error:
+        raise StoreError(f"an id does not fit 32 bits: {error}") from error
+
+
+def unpack_ids(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(packed) // ID_BYTES}i", packed)
+
+
+def pack_floats(values: Sequence[float]) -> bytes:
+    """Little-endian float64: a log-prob reads back as the very number the engine gave."""
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+def unpack_floats(packed: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(packed) // 8}d", packed)
+
+
+def checksum(parts: Iterable[bytes]) -> int:
+    """CRC-32 over parts and their lengths, so that bytes cannot move from one part to the next unnoticed."""
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, zlib.crc32(len(part).to_bytes(8, "little"), crc))
+    return crc
+
+
+def shared_ids(first: bytes, second: bytes) -> int:
+    """How many leading ids two packed sequences share; log₂(n) memory comparisons."""
+    a, b = memoryview(first), memoryview(second)
+    low, high = 0, min(len(first), len(second)) // ID_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low * ID_BYTES : middle * ID_BYTES] == b[low * ID_BYTES : middle * ID_BYTES]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def splice(numbers: Sequence[int], base: Sequence[int]) -> bytes:
+    """`numbers` as runs copied out of `base` and single numbers: pairs (start, length) and (number, 0).
+
+    >>> unpack_ids(splice([9, 2, 3, 4, 7], base=[1, 2, 3, 4]))
+    (9, 0, 1, 3, 7, 0)
+    """
+    position_in_base = {number: position for position, number in reversed(list(enumerate(base)))}
+    pairs: list[int] = []
+    index = 0
+    while index < len(numbers):
+        start = position_in_base.get(numbers[index])
+        if start is None:
+            pairs += (numbers[index], 0)
+            index += 1
+            continue
+        run = zip(numbers[index:], base[start:], strict=False)
+        length = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], run))
+        pairs += (start, length)
+        index += length
+    return pack_ids(pairs)
+
+
+def unsplice(spliced: bytes, base: Sequence[int]) -> tuple[int, ...]:
+    """The numbers that `splice` was given."""
+    pairs = unpack_ids(spliced)
+    numbers: list[int] = []
+    for start, length in zip(pairs[::2], pairs[1::2], strict=True):
+        numbers += base[start : start + length] if length else (start,)
+    return tuple(numbers)
+
+
+def identity(turn_id: str, session_id: str, parent_id: str | None, kind: str, created_at: float) -> tuple[bytes, ...]:
+    """The checksum's first parts: whose record it is, so that one in the wrong row is noticed."""
+    named = (turn_id, session_id, parent_id or "", kind)
+    return (*(name.encode("utf-8", "replace") for name in named), struct.pack("<d", created_at))
+
+
+def encode_body(turn: Turn) -> bytes:
+    """What of a turn is neither text that others share nor a long row of numbers."""
+    completion = turn.completion
+    return encode_json(
+        {
+            "text": completion.text,
+            "finish_reason": completion.finish_reason,
+            "spans": [(span.version, span.start, span.end) for span in completion.spans],
+            "sampling": _changed_sampling(turn.sampling),
+            "retry_of": turn.retry_of,
+            "details": dict(turn.details),
+        }
+    )
+
+
+def _changed_sampling(sampling: SamplingParams) -> Mapping[str, Any]:
+    """The parameters that differ from the defaults; most are the defaults."""
+    return {
+        field.name: getattr(sampling, field.name)
+        for field in dataclasses.fields(sampling)
+        if getattr(sampling, field.name) != field.default
+    }
+
+
+def decode_sampling(values: Mapping[str, Any]) -> SamplingParams:
+    arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return SamplingParams(**arguments)
+
+
+def encode_verdict(verdict: Verdict) -> bytes:
+    return encode_json(
+        {field.name: getattr(verdict, field.name) for field in dataclasses.fields(verdict) if field.name != "details"}
+        | {"details": dict(verdict.details)}
+    )
+
+
+def decode_verdict(body: bytes) -> Verdict:
+    values = decode_json(body)
+    return Verdict(**{**values, "votes": tuple(values["votes"])})

@@ -1,0 +1,153 @@
+"""The tables, and the only place that opens the database file.
+
+Small rows that change (`turns`: state, lease) stand apart from large ones that never do (`records`: ids,
+log-probs), so that a move of state rewrites bytes, not kilobytes. Text is stored once: `contents` holds each
+message, tool list and reply under its hash, and a record names them by number.
+
+    contents ◀─ records ── turns ── next_states, verdicts, transitions
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from slime.errors import ConfigError
+
+APPLICATION_ID = 0x0C1A3710
+"""Marks the file as ours in SQLite's header."""
+
+SCHEMA_VERSION = 1
+
+CREATE = """
+CREATE TABLE contents (
+    content_id INTEGER PRIMARY KEY,
+    hash BLOB NOT NULL UNIQUE,             -- blake2b of body, 16 bytes
+    body BLOB NOT NULL                     -- JSON
+);
+CREATE TABLE turns (
+    seq INTEGER PRIMARY KEY,               -- order of commit
+    turn_id TEXT NOT NULL UNIQUE,
+    session_id TEXT NOT NULL,
+    parent_id TEXT,
+    kind TEXT NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL DEFAULT '',       -- why it is excluded
+    step INTEGER,                          -- the update that consumed it
+    lease_owner TEXT,
+    lease_from REAL,                       -- monotonic clock, see leases.py
+    lease_until REAL
+);
+CREATE INDEX turns_by_state ON turns (state, seq);
+CREATE INDEX turns_by_session ON turns (session_id, seq);
+CREATE INDEX turns_by_step ON turns (step) WHERE step IS NOT NULL;
+CREATE INDEX turns_by_owner ON turns (lease_owner) WHERE lease_owner IS NOT NULL;
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY REFERENCES turns,
+    stored_at REAL NOT NULL,               -- wall clock, a label only
+    created_at REAL NOT NULL,
+    base_seq INTEGER,                      -- the earlier turn that this one shares messages and ids with
+    messages BLOB NOT NULL,                -- splice of content ids against the base's
+    prompt_shared INTEGER NOT NULL,        -- ids shared with the head of the base's prompt + completion
+    prompt_tail BLOB NOT NULL,             -- the other prompt ids, little-endian int32
+    token_ids BLOB NOT NULL,               -- little-endian int32
+    logprobs BLOB NOT NULL,                -- little-endian float64
+    reply_id INTEGER NOT NULL,
+    tools_id INTEGER NOT NULL,
+    body BLOB NOT NULL,                    -- JSON: text, finish reason, spans, sampling, retry_of, details
+    crc INTEGER NOT NULL                   -- of the turn as it was given, not of its encoding
+);
+CREATE TABLE next_states (
+    next_state_id INTEGER PRIMARY KEY,     -- the first of a turn is the one it is judged by
+    seq INTEGER NOT NULL REFERENCES turns,
+    from_turn TEXT,                        -- the turn whose request brought it
+    content_ids BLOB NOT NULL,             -- little-endian int32
+    crc INTEGER NOT NULL
+);
+CREATE INDEX next_states_by_turn ON next_states (seq);
+CREATE TABLE verdicts (
+    seq INTEGER PRIMARY KEY REFERENCES turns,
+    judged_at REAL NOT NULL,
+    body BLOB NOT NULL,                    -- JSON
+    crc INTEGER NOT NULL
+);
+CREATE TABLE transitions (
+    transition_id INTEGER PRIMARY KEY,
+    seq INTEGER NOT NULL REFERENCES turns,
+    from_state TEXT NOT NULL,
+    to_state TEXT NOT NULL,
+    at REAL NOT NULL,
+    note TEXT NOT NULL                     -- owner, reason or step
+);
+CREATE INDEX transitions_by_turn ON transitions (seq);
+"""
+
+WAL_PAGES = 4000
+"""Pages of write-ahead log (16 MiB) after which a commit also moves them into the database file."""
+
+
+def connect(path: Path, *, writes: bool) -> sqlite3.Connection:
+    """Open the file; transactions are begun by hand, and nobody waits inside SQLite (see `writer`).
+
+    `synchronous = FULL` makes COMMIT return after the write-ahead log is on the disk: acknowledged means stored.
+    """
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",  # a file that vanished is an error, not a new empty store
+        uri=True,
+        timeout=0.0 if writes else 5.0,
+        isolation_level=None,
+        cached_statements=64,
+    )
+    connection.text_factory = _lenient_text
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {2 * WAL_PAGES * 4096}")
+    if not writes:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _lenient_text(text: bytes) -> str:
+    """Damaged text must reach the checksum, which knows whose it is, instead of failing in the driver."""
+    return text.decode("utf-8", "replace")
+
+
+def prepare(path: Path) -> None:
+    """Create the tables in a new file, or check that an existing one is ours and of our version.
+
+    Raises:
+        ConfigError: the file is not a turn store, or a newer program wrote it.
+    """
+    path.touch(mode=0o600)
+    try:
+        connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            _create_or_check(connection, path)
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{path} cannot be opened as a turn store: {error}") from error
+
+
+def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+    if tables == 0:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        for statement in CREATE.split(";\n"):
+            connection.execute(statement)
+        connection.execute("COMMIT")
+        return
+    connection.execute("ROLLBACK")
+    if application_id != APPLICATION_ID:
+        raise ConfigError(f"{path} is a database of something else; choose another rl_buffer_dir")
+    if version != SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path} has store schema {version}, this program reads {SCHEMA_VERSION}; "
+            "use the program that wrote it, or choose another rl_buffer_dir"
+        )

@@ -1,0 +1,279 @@
+"""The turn-tree store: what was said, what came of it, and who works on it now. It survives everything else.
+
+    server ──append──▶ ┌──────────────┐ ◀──claim, record_verdict──── collector
+                       │ turns.sqlite3│ ◀──mark_trained, rewind───── trainer side
+    status ◀──reads─── └──────────────┘
+
+The server appends; collectors and trainer share the file from their own processes. Every change goes through the
+process's one writer thread, which commits in groups and answers after the fsync; reads have a thread and a
+connection of their own and never wait for writes.
+
+>>> async with Store.open("rl_buffer") as store:
+...     await store.append(turn, next_state_of=("t1", ({"role": "user", "content": "Thanks!"},)))
+...     for claim in await store.claim(16, owner="collector", lease_s=300):
+...         await store.record_verdict(claim.turn.turn_id, await judge.judge(claim.turn), owner="collector")
+...     await store.mark_trained(["t1"], step=1)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from slime.errors import ConfigError, CorruptRecord, StoreError
+from slime.store import leases, reads, writes
+from slime.store.lock import ServerLock
+from slime.store.reads import Transition, TurnReader
+from slime.store.schema import connect, prepare
+from slime.store.writer import Writer
+from slime.types import Message, Turn, TurnState, Verdict
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FILE_NAME = "turns.sqlite3"
+
+ANSWER_WITHIN_S = 30.0
+"""How long any call may take before its caller is told that the store does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A turn leased to a collector, with its verdict if an earlier holder got that far."""
+
+    turn: Turn
+    verdict: Verdict | None
+
+
+class Store:
+    """The store as its callers see it. All methods raise `StoreError` when the disk or a turn does not allow them."""
+
+    def __init__(self, path: Path, lock: ServerLock | None, clock: Callable[[], float]) -> None:
+        self.path = path
+        self._lock = lock
+        self._clock = clock
+        self._memory = writes.Memory()
+        self._writer = Writer(path, self._memory.forget)
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+        self._read_connection: sqlite3.Connection | None = None
+
+    @classmethod
+    def open(cls, location: str | Path, *, appends: bool = True, clock: Callable[[], float] = time.monotonic) -> Store:
+        """Open a store, or create an empty one.
+
+        Args:
+            location: a directory (the file in it is `turns.sqlite3`), a `.sqlite3` file, or `sqlite://` and either.
+            appends: whether this process may append turns; only one at a time may, collectors pass False.
+            clock: what leases are counted on; shared by all processes of the machine.
+
+        Raises:
+            ConfigError: another server appends there, or the file is not ours, not readable or of another version.
+        """
+        path = _locate(location)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = ServerLock(path) if appends else None
+            try:
+                prepare(path)
+            except BaseException:
+                if lock is not None:
+                    lock.release()
+                raise
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be opened: {error.strerror}; choose another rl_buffer_dir") from error
+        return cls(path, lock, clock)
+
+    async def __aenter__(self) -> Store:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what was submitted, then let go of the files; `StoreError` if the disk does not answer."""
+        await asyncio.to_thread(self._writer.close, ANSWER_WITHIN_S)
+        self._reader.submit(self._end_looks)
+        await asyncio.to_thread(self._reader.shutdown)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # What enters.
+
+    async def append(self, turn: Turn, *, next_state_of: tuple[str, Sequence[Message]] | None = None) -> None:
+        """Store a turn; returns after it is on the disk. The same turn again is accepted and changes nothing.
+
+        Args:
+            next_state_of: an earlier turn and the messages of this request that answer it. The first to come makes
+                that turn ready to be judged; later ones are kept as the continuations of its branches. An unknown
+                turn is passed over, so that a reply that was not captured costs none after it.
+        """
+        if self._lock is None:
+            raise StoreError(f"{self.path} was opened with appends=False")
+        await self._write(partial(writes.append, memory=self._memory, turn=turn, next_state_of=next_state_of))
+
+    async def attach(self, turn_id: str, next_state: Sequence[Message]) -> None:
+        """Say what followed a turn, where no later request says it."""
+        await self._write(partial(writes.attach, memory=self._memory, turn_id=turn_id, next_state=next_state))
+
+    async def abort(self, turn_id: str, reason: str) -> None:
+        """A stored reply never reached its client: SERVED → ABORTED."""
+        await self._write(partial(writes.abort, turn_id=turn_id, reason=reason))
+
+    # Who works on it.
+
+    async def claim(self, limit: int, owner: str, lease_s: float) -> list[Claim]:
+        """Lease up to `limit` turns that can be judged, or are judged and in nobody's queue; oldest first.
+
+        Turns whose record is damaged are excluded on the way and never handed out.
+        """
+        seqs = await self._write(partial(leases.claim, limit=limit, owner=owner, lease_s=lease_s, now=self._clock()))
+        claims, damaged = await self._read(partial(_read_claims, seqs=seqs))
+        for turn_id, problem in damaged:
+            log.error("corrupt turn excluded", extra={"turn_id": turn_id, "problem": problem})
+            await self.exclude([turn_id], f"corrupt record: {problem}")
+        return claims
+
+    async def renew(self, turn_ids: Sequence[str], owner: str, lease_s: float) -> None:
+        """Hold these turns for `lease_s` more seconds from now; `LeaseLost` if one of them was taken over."""
+        await self._write(
+            partial(leases.renew, turn_ids=tuple(turn_ids), owner=owner, lease_s=lease_s, now=self._clock())
+        )
+
+    async def release(self, owner: str) -> int:
+        """Free everything `owner` holds, e.g. what it held before it was restarted; returns how many turns."""
+        return await self._write(partial(leases.release, owner=owner))
+
+    # What became of it.
+
+    async def record_verdict(self, turn_id: str, verdict: Verdict, owner: str) -> None:
+        """CLAIMED → JUDGED, still leased; without a score, or with score 0, → EXCLUDED with the reason.
+
+        Raises:
+            LeaseLost: somebody else holds the turn now; their verdict counts.
+        """
+        await self._write(partial(writes.record_verdict, turn_id=turn_id, verdict=verdict, owner=owner))
+
+    async def exclude(self, turn_ids: Sequence[str], reason: str) -> None:
+        """Never train these turns; those excluded already keep their first reason."""
+        await self._write(partial(writes.exclude, turn_ids=tuple(turn_ids), reason=reason))
+
+    async def reopen_unjudged(self, limit: int = 1000) -> int:
+        """After a judge was out: EXCLUDED for want of a verdict → READY; returns how many turns."""
+        return await self._write(partial(writes.reopen_unjudged, limit=limit))
+
+    async def mark_trained(self, turn_ids: Sequence[str], step: int) -> None:
+        """JUDGED → TRAINED, all or none; the same call again changes nothing, another step is refused."""
+        await self._write(partial(writes.mark_trained, turn_ids=tuple(turn_ids), step=step))
+
+    async def rewind(self, step: int) -> int:
+        """Resume from the checkpoint of `step`: what was trained later is JUDGED and free again; returns how many."""
+        return await self._write(partial(writes.rewind, step=step))
+
+    # Looks.
+
+    async def get(self, turn_id: str) -> Turn | None:
+        """The turn, or None; `CorruptRecord` if it is not what was given any more."""
+        return await self._read(partial(reads.read_turn, turn_id=turn_id))
+
+    async def verdict(self, turn_id: str) -> Verdict | None:
+        """The last verdict on a turn, if it has one."""
+        return await self._read(partial(reads.read_verdict, turn_id=turn_id))
+
+    async def session(self, session_id: str) -> list[Turn]:
+        """The turns of a conversation in the order they were stored, damaged ones left out."""
+        return await self._read(partial(reads.read_session, session_id=session_id))
+
+    async def recent(self, limit: int) -> list[Turn]:
+        """The newest `limit` turns, oldest of them first."""
+        return await self._read(partial(reads.read_recent, limit=limit))
+
+    async def next_states(self, turn_id: str) -> list[tuple[str | None, tuple[Message, ...]]]:
+        """Every continuation of a turn, with the turn whose request brought it; the first is `Turn.next_state`."""
+        return await self._read(partial(reads.read_next_states, turn_id=turn_id))
+
+    async def history(self, turn_id: str) -> list[Transition]:
+        """All moves of a turn, from its birth on."""
+        return await self._read(partial(reads.read_history, turn_id=turn_id))
+
+    async def counts(self) -> dict[TurnState, int]:
+        """How many turns stand in each state; every state is a key."""
+        return await self._read(reads.read_counts)
+
+    async def trained_by(self, step: int) -> tuple[str, ...]:
+        """Lineage downwards: the turns that update `step` consumed."""
+        return await self._read(partial(reads.read_trained, step=step))
+
+    async def trained_at(self, turn_id: str) -> int | None:
+        """Lineage upwards: the update that consumed the turn."""
+        return await self._read(partial(reads.read_step, turn_id=turn_id))
+
+    async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                outcome: T = await self._writer.submit(job)
+                return outcome
+        except TimeoutError as error:
+            raise StoreError(f"no commit to {self.path} within {ANSWER_WITHIN_S:g} s") from error
+
+    async def _read(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                return await asyncio.get_running_loop().run_in_executor(self._reader, self._look, look)
+        except TimeoutError as error:
+            raise StoreError(f"no answer from {self.path} within {ANSWER_WITHIN_S:g} s") from error
+
+    def _end_looks(self) -> None:
+        if self._read_connection is not None:
+            self._read_connection.close()
+            self._read_connection = None
+
+    def _look(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a look in one snapshot; on the reader's thread."""
+        try:
+            if self._read_connection is None:
+                self._read_connection = connect(self.path, writes=False)
+            self._read_connection.execute("BEGIN")
+            try:
+                return look(self._read_connection)
+            finally:
+                self._read_connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            self._read_connection = None
+            raise StoreError(f"the turn store cannot read {self.path}: {error}") from error
+
+
+def _read_claims(connection: sqlite3.Connection, seqs: Sequence[int]) -> tuple[list[Claim], list[tuple[str, str]]]:
+    """Claims of the turns that can be read; id and problem of those that cannot."""
+    reader = TurnReader(connection)
+    claims: list[Claim] = []
+    damaged: list[tuple[str, str]] = []
+    for seq in seqs:
+        (turn_id,) = connection.execute("SELECT turn_id FROM turns WHERE seq = ?", (seq,)).fetchone()
+        try:
+            claims.append(Claim(reader.turn(seq), reads.read_verdict(connection, turn_id)))
+        except CorruptRecord as error:
+            damaged.append((turn_id, str(error)))
+    return claims, damaged
+
+
+def _locate(location: str | Path) -> Path:
+    """The database file that a location means."""
+    text = str(location)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme != "sqlite":
+        raise ConfigError(f"the turn store cannot be at {text}; give a directory or sqlite:///path")
+    path = Path(rest if separator else text)
+    return path if path.suffix == ".sqlite3" else path / FILE_NAME

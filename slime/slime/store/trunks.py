@@ -1,0 +1,85 @@
+"""What a new turn can share with an earlier one: the ids that were fed and sampled, and the messages' numbers.
+
+A record is a small difference to its base, the base one to its own, and so on to a root. `load_trunk` walks
+that chain in one query; `TrunkCache` keeps the trunks of conversations that are going on, so that an append
+normally reads nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from slime.store.records import ID_BYTES, unsplice
+
+CHAIN = """
+WITH RECURSIVE chain (seq, depth) AS (
+    SELECT ?, 0
+    UNION ALL
+    SELECT records.base_seq, depth + 1 FROM chain JOIN records USING (seq) WHERE records.base_seq < records.seq
+)
+SELECT seq, messages, prompt_shared, prompt_tail, token_ids, reply_id FROM chain JOIN records USING (seq)
+ORDER BY depth DESC
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """A stored turn as something to build on.
+
+    Attributes:
+        fed: prompt and completion ids, packed.
+        contents: numbers of the request's messages and, last, of the reply.
+    """
+
+    seq: int
+    fed: bytes
+    contents: tuple[int, ...]
+
+    def prompt(self, shared: int, tail: bytes) -> bytes:
+        """The packed prompt of a turn on this trunk."""
+        return self.fed[: shared * ID_BYTES] + tail
+
+
+NO_TRUNK = Trunk(0, b"", ())
+"""The base of a turn that has none."""
+
+
+def load_trunk(connection: sqlite3.Connection, seq: int) -> Trunk:
+    """The trunk of record `seq`, built from its root upwards."""
+    trunk = NO_TRUNK
+    for link_seq, messages, shared, tail, token_ids, reply_id in connection.execute(CHAIN, (seq,)):
+        contents = (*unsplice(messages, trunk.contents), reply_id)
+        trunk = Trunk(link_seq, trunk.prompt(shared, tail) + token_ids, contents)
+    return trunk
+
+
+class TrunkCache:
+    """The most recently used trunks, by turn id, up to `max_bytes` of them."""
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self._trunks: OrderedDict[str, Trunk] = OrderedDict()
+        self._bytes = 0
+        self._max_bytes = max_bytes
+
+    def get(self, turn_id: str) -> Trunk | None:
+        trunk = self._trunks.get(turn_id)
+        if trunk is not None:
+            self._trunks.move_to_end(turn_id)
+        return trunk
+
+    def put(self, turn_id: str, trunk: Trunk) -> None:
+        self._trunks[turn_id] = trunk
+        self._bytes += _size(trunk)
+        while self._bytes > self._max_bytes and len(self._trunks) > 1:
+            _, dropped = self._trunks.popitem(last=False)
+            self._bytes -= _size(dropped)
+
+    def clear(self) -> None:
+        self._trunks.clear()
+        self._bytes = 0
+
+
+def _size(trunk: Trunk) -> int:
+    return 200 + len(trunk.fed) + 8 * len(trunk.contents)
