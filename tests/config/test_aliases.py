@@ -1,0 +1,152 @@
+"""What became of the spellings on the published pages."""
+
+from __future__ import annotations
+
+import pytest
+from slime.config.aliases import ALIASES
+from slime.config.leaves import leaves
+from slime.config.loader import resolve
+from slime.errors import ConfigError
+
+PUBLISHED_YAML = """\
+model:
+  name: qwen3.5-4b
+  checkpoint_path: /m
+  tokenizer_path: /m
+training:
+  method: binary
+  batch_size: 32
+  gradient_accumulation_steps: 4
+  learning_rate: 1e-6
+  warmup_steps: 100
+  max_steps: 10000
+  ppo_clip_ratio: 0.1
+rollout:
+  num_workers: 4
+  session_aware: true
+evaluation:
+  judge_model: /j
+  majority_voting: true
+  num_judges: 3
+  consensus_threshold: 0.6
+"""
+
+
+def test_the_published_yaml_file_for_binary_rl(tmp_path):
+    file = tmp_path / "training_config.yaml"
+    file.write_text(PUBLISHED_YAML)
+    resolution = resolve(["--config", str(file)], {})
+    config = resolution.config
+    assert (config.model.model_path, config.model.served_model_name) == ("/m", "qwen3.5-4b")
+    assert (config.rollout.rollout_batch_size, config.rollout.num_rollout) == (128, 10000)
+    assert (config.trainer.lr, config.trainer.lr_warmup_steps) == (1e-6, 100)
+    assert (config.loss.eps_clip, config.loss.eps_clip_high) == (0.1, 0.1)
+    judge = config.judge
+    assert (judge.judge, judge.judge_model_path, judge.majority_vote_n, judge.majority_vote_threshold) == (
+        "llm",
+        "/j",
+        3,
+        0.6,
+    )
+    assert judge.num_judge_workers == 4
+    assert f"{file}:7: training.batch_size: taken as --rollout-batch-size 128" in resolution.notices
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("training: {method: combine}", "training.method: 'combine' is not built yet; binary is"),
+        ("training: {opd_weight: 0.5}", "on-policy distillation is not built yet"),
+        ("training: {gae_lambda: 0.95}", "there is no value function"),
+        ("training: {gradient_accumulation_steps: 4}", "needs training.batch_size beside it"),
+        ("rollout: {parallel_envs: 16}", "agent tracks"),
+        ("rollout: {session_aware: false}", "turns are always kept by session"),
+        ("model: {checkpoint_path: /m, tokenizer_path: /t}", "the tokenizer is read from the model directory"),
+        ("evaluation: {eval_frequency: 100}", "not built yet"),
+    ],
+)
+def test_published_keys_that_cannot_be_had_are_refused_in_one_line(tmp_path, line, words):
+    file = tmp_path / "c.yaml"
+    file.write_text(line + "\n")
+    with pytest.raises(ConfigError, match=r"^\S+c\.yaml:1: ") as caught:
+        resolve(["--config", str(file)], {})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "path", "value"),
+    [
+        (["--n-samples-per-prompt", "4"], "rollout.num_rollouts_per_prompt", 4),
+        (["--ppo-clip-ratio", "0.1"], "loss.eps_clip_high", 0.1),
+        (["--clip-range=0.1"], "loss.eps_clip", 0.1),
+        (["--rm-checkpoint", "/rm"], "judge.judge_model_path", "/rm"),
+        (["--rm-checkpoint", "/rm"], "judge.judge", "llm"),
+        (["--num-judges", "5"], "judge.majority_vote_n", 5),
+        (["--num-rollout-workers", "16"], "judge.num_judge_workers", 16),
+        (["--lr-warmup-samples", "100", "--rollout-batch-size", "32"], "trainer.lr_warmup_steps", 4),
+        (["--hf-checkpoint", "/m"], "model.model_path", "/m"),
+    ],
+)
+def test_published_flags_become_ours_and_say_so(argv, path, value):
+    resolution = resolve(argv, {})
+    section, _, name = path.partition(".")
+    assert getattr(getattr(resolution.config, section), name) == value
+    assert [notice for notice in resolution.notices if notice.startswith(argv[0].partition("=")[0] + ": taken as ")]
+
+
+def test_our_own_spelling_beats_a_published_one_and_it_is_said():
+    resolution = resolve(["--clip-range", "0.1", "--eps-clip-high", "0.3"], {})
+    assert (resolution.config.loss.eps_clip, resolution.config.loss.eps_clip_high) == (0.1, 0.3)
+    assert "--clip-range is overridden by --eps-clip-high" in resolution.notices
+
+
+def test_what_is_so_in_any_case_passes_with_a_notice():
+    argv = ["--reward-aggregation", "majority", "--async-collection", "--num-epochs", "1"]
+    resolution = resolve(argv, {})
+    assert len(resolution.notices) == 3
+    with pytest.raises(ConfigError, match="--reward-aggregation: 'mean' cannot be had"):
+        resolve(["--reward-aggregation", "mean"], {})
+
+
+@pytest.mark.parametrize(
+    "flag", ["--use-lora", "--lora-rank", "--offload-optimizer-state", "--max-turns", "--parallel-envs"]
+)
+def test_flags_of_later_features_are_refused(flag):
+    with pytest.raises(ConfigError, match=f"^{flag}: .*not built yet"):
+        resolve([flag, "4"], {})
+
+
+def test_batch_variables_multiply():
+    assert resolve([], {"BATCH_SIZE": "8", "GRAD_ACCUM_STEPS": "8"}).config.rollout.rollout_batch_size == 64
+    assert resolve(["--rollout-batch-size", "3"], {"BATCH_SIZE": "8"}).config.rollout.rollout_batch_size == 3
+    with pytest.raises(ConfigError, match=r"^GRAD_ACCUM_STEPS: needs BATCH_SIZE beside it"):
+        resolve([], {"GRAD_ACCUM_STEPS": "8"})
+    with pytest.raises(ConfigError, match=r"^BATCH_SIZE: 'big' times"):
+        resolve([], {"BATCH_SIZE": "big"})
+
+
+@pytest.mark.parametrize("name", ["USE_LORA", "LORA_RANK", "VALUE_CLIP", "DATA_PATH", "ENV_TYPE", "PARALLEL_ENVS"])
+def test_variables_of_later_features_are_refused(name):
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        resolve([], {name: "true"})
+
+
+def test_switched_off_is_no_wish():
+    assert resolve([], {"USE_LORA": "false", "VALUE_CLIP": "0"}).notices == ()
+
+
+def test_credentials_and_torchrun_variables_are_remarked_on_without_their_values():
+    resolution = resolve([], {"TINKER_API_KEY": "hush", "MASTER_ADDR": "10.0.0.1"})
+    assert len(resolution.notices) == 2
+    assert "hush" not in " ".join(resolution.notices)
+
+
+def test_the_server_does_not_look_at_what_concerns_training():
+    assert resolve([], {"USE_LORA": "1", "BATCH_SIZE": "x"}, sections=("model", "server")).notices == ()
+
+
+def test_no_alias_shadows_a_spelling_of_ours():
+    own = {leaf.flag for leaf in leaves().values()} | {name for leaf in leaves().values() for name in leaf.env}
+    own |= leaves().keys()
+    assert not own & {name for _, name in ALIASES}
