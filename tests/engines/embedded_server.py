@@ -14,10 +14,9 @@ import httpx
 import torch
 import uvicorn
 from random_model import build_random_model
-from transformers import AutoModelForCausalLM
-
 from slime.engines.embedded.server import build_app
 from slime.engines.embedded.service import EngineOptions, EngineService
+from transformers import AutoModelForCausalLM
 
 torch.set_num_threads(1)
 

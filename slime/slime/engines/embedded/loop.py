@@ -18,25 +18,22 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+from slime.engines.dialect import PauseMode, aborted, ran_out, stopped, version_to_wire
 from slime.engines.embedded.model import RaggedModel
 from slime.engines.embedded.planning import ChunkBudget, StepPlan, plan_step
 from slime.engines.embedded.sampling import sample
-from slime.engines.embedded.scoring import record_top, score_prompts
+from slime.engines.embedded.scoring import score_outputs, score_prompts
 from slime.engines.embedded.sequence import FinishReason, Progress, Sequence
 from slime.engines.embedded.slots import KVSlots
 from slime.errors import EngineRejected, WeightsError
 
 logger = logging.getLogger(__name__)
 
-PauseMode = Literal["abort", "retract", "in_place"]
 Result = TypeVar("Result")
-
-ABORTED: FinishReason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-ABORTED_WAITING: FinishReason = {"type": "abort", "message": "Abort in waiting queue"}
 
 
 class EngineLoop:
@@ -47,7 +44,7 @@ class EngineLoop:
         model: RaggedModel,
         kv: KVSlots,
         *,
-        version: str,
+        version: int,
         deliver: Callable[[list[Progress]], None],
         find_stop: Callable[[Sequence], str | None] = lambda sequence: None,
     ) -> None:
@@ -108,10 +105,10 @@ class EngineLoop:
         running = [sequence for sequence in self.running if doomed(sequence)]
         waiting = [sequence for sequence in self.waiting if doomed(sequence)]
         for sequence in running:
-            self._finish(sequence, ABORTED)
+            self._finish(sequence, aborted())
         for sequence in waiting:
             self.waiting.remove(sequence)
-            self._announce_end(sequence, ABORTED if sequence.output_ids else ABORTED_WAITING)
+            self._announce_end(sequence, aborted() if sequence.output_ids else aborted("Abort in waiting queue"))
         self._flush_events()
         return len(running) + len(waiting)
 
@@ -133,7 +130,7 @@ class EngineLoop:
         self.kv.forget()
         return True
 
-    def exchange_weights(self, staged: dict[str, torch.Tensor], version: str | None, *, flush: bool) -> None:
+    def exchange_weights(self, staged: dict[str, torch.Tensor], version: int, *, flush: bool) -> None:
         """Serve staged weights from the next step on.
 
         With `flush`, running sequences go on under the new weights with keys and values computed anew, and the
@@ -151,7 +148,7 @@ class EngineLoop:
         if flush:
             self._retract()
             self.kv.forget()
-        self.version = self.version if version is None else version
+        self.version = version
 
     def state(self) -> dict[str, Any]:
         """Figures for /server_info."""
@@ -164,7 +161,7 @@ class EngineLoop:
             "num_cached_tokens": self.kv.cached_tokens(),
             "num_slots": len(self.kv.slots),
             "slot_capacity": self.kv.capacity,
-            "weight_version": self.version,
+            "weight_version": version_to_wire(self.version),
         }
 
     def _run(self) -> None:
@@ -191,7 +188,7 @@ class EngineLoop:
                 return
             self.waiting.popleft()
             sequence.slot = slot
-            sequence.cached_tokens = max(sequence.cached_tokens, min(slot.length, len(sequence.prompt_ids)))
+            sequence.cached_tokens = max(sequence.cached_tokens, min(slot.length, len(sequence.call.input_ids)))
             self.running.append(sequence)
 
     @torch.inference_mode()
@@ -206,7 +203,7 @@ class EngineLoop:
         score_prompts(plan, logits)
         self._sample(plan, logits[: len(plan.sampled)])
         for sequence in plan.scored_out:
-            self._finish(sequence, {"type": "length", "length": 0})
+            self._finish(sequence, ran_out(0))
         self._budget.learn(len(plan.ids), plan.num_chunk_tokens, time.perf_counter() - started)
         self.num_steps += 1
         self._flush_events()
@@ -214,12 +211,9 @@ class EngineLoop:
     def _sample(self, plan: StepPlan, logits: torch.Tensor) -> None:
         if not plan.sampled:
             return
-        for sequence in plan.sampled:
-            if sequence.params.min_new_tokens:
-                ends = self.model.eos_token_ids | sequence.params.stop_token_ids
-                sequence.forbid(ends if len(sequence.output_ids) < sequence.params.min_new_tokens else frozenset())
+        self._hold_off_ends(plan.sampled, logits)
         ids, logprobs = sample(logits, [sequence.sampling for sequence in plan.sampled])
-        record_top(plan.sampled, logprobs)
+        score_outputs(plan.sampled, logprobs)
         chosen = logprobs.gather(1, ids[:, None])[:, 0].tolist()
         finished: list[tuple[Sequence, FinishReason]] = []
         for sequence, token_id, logprob in zip(plan.sampled, ids.tolist(), chosen, strict=True):
@@ -230,7 +224,7 @@ class EngineLoop:
             reason = self._finish_reason(sequence, token_id)
             if reason is not None:
                 finished.append((sequence, reason))
-            elif sequence.stream:
+            elif sequence.call.stream:
                 self._events.append(Progress(sequence, len(sequence.output_ids), finished=False))
         self.num_generated += len(plan.sampled)
         # From the last slot down: so the fewest slots have to change places.
@@ -238,17 +232,25 @@ class EngineLoop:
             self._finish(sequence, reason)
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        params = sequence.params
-        if params.stop:
+        call = sequence.call
+        if call.sampling.stop:
             matched = self._find_stop(sequence)
             if matched is not None:
-                return {"type": "stop", "matched": matched}
+                return stopped(matched)
         # As in SGLang, ignore_eos ignores stop_token_ids too.
-        if not params.ignore_eos and (token_id in self.model.eos_token_ids or token_id in params.stop_token_ids):
-            return {"type": "stop", "matched": token_id}
-        if len(sequence.output_ids) >= params.max_new_tokens:
-            return {"type": "length", "length": params.max_new_tokens}
+        is_end = token_id in self.model.eos_token_ids or token_id in call.sampling.stop_token_ids
+        if is_end and not call.ignore_eos:
+            return stopped(token_id)
+        if len(sequence.output_ids) >= sequence.max_new_tokens:
+            return ran_out(sequence.max_new_tokens)
         return None
+
+    def _hold_off_ends(self, sampled: list[Sequence], logits: torch.Tensor) -> None:
+        """No end before `min_new_tokens`."""
+        for row, sequence in enumerate(sampled):
+            if len(sequence.output_ids) < sequence.call.min_new_tokens:
+                ends = self.model.eos_token_ids.union(sequence.call.sampling.stop_token_ids)
+                logits[row, sorted(ends)] = float("-inf")
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         self.running.remove(sequence)
@@ -291,4 +293,4 @@ class EngineLoop:
 
 
 def _failure(message: str) -> FinishReason:
-    return {"type": "abort", "message": message, "status_code": 500, "err_type": "InternalServerError"}
+    return aborted(message, 500)

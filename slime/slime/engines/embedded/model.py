@@ -58,13 +58,13 @@ class RaggedModel:
         wanted = dtype or (torch.float32 if device.type == "cpu" else "auto")
         try:
             config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(
+            loaded: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
                 model_dir, config=config, dtype=wanted, attn_implementation="sdpa", local_files_only=True
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ConfigError(f"--model-path {model_dir}: {_first_line(error)}") from error
-        model = model.to(device).eval().requires_grad_(False)
-        text_config = model.config.get_text_config()
+        model: torch.nn.Module = loaded.to(device=device).eval().requires_grad_(False)
+        text_config = config.get_text_config()
         ragged = cls(
             model,
             eos_token_ids=_eos_token_ids(Path(model_dir), text_config),

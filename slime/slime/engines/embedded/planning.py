@@ -62,9 +62,10 @@ class StepPlan:
 
 def plan_step(running: Items[Sequence], kv: KVSlots, budget: int, device_type: str) -> StepPlan:
     """Lay out the next step over the running sequences, which are in order of admission."""
-    decoding, prompts = [], []
+    decoding: list[Sequence] = []
+    prompts: list[Sequence] = []
     for sequence in running:
-        is_decoding = sequence.remaining == 1 and sequence.params.max_new_tokens > 0
+        is_decoding = sequence.remaining == 1 and sequence.max_new_tokens > 0
         (decoding if is_decoding else prompts).append(sequence)
     batched, apart = _split_rows(decoding, _CALL_COST.get(device_type, 256))
     step = RaggedStep(
@@ -95,17 +96,17 @@ def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[tupl
     plan.computed.append((sequence, count))
     plan.num_chunk_tokens += count
     is_complete = end == len(sequence.tokens)
-    wants_tokens = sequence.params.max_new_tokens > 0
+    wants_tokens = sequence.max_new_tokens > 0
     if is_complete and wants_tokens:
         plan.keep.append(first + count - 1)
         plan.sampled.append(sequence)
     elif is_complete:
         plan.scored_out.append(sequence)
-    if sequence.logprobs is None:
+    if not sequence.call.return_logprob:
         return
     # The last position says nothing about the prompt, but its rows are wanted when nothing is sampled there.
-    last = len(sequence.prompt_ids) - (1 if wants_tokens else 0)
-    positions = range(max(start, sequence.logprobs.start), min(end, last))
+    last = len(sequence.call.input_ids) - (1 if wants_tokens else 0)
+    positions = range(max(start, sequence.score_start), min(end, last))
     if not wants_tokens and is_complete and not positions:
         positions = range(end - 1, end)
     if positions and (not wants_tokens or not sequence.is_prompt_scored):

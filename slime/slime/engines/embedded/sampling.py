@@ -1,8 +1,8 @@
 """From logits to tokens, for all rows of a step at once.
 
-The log-probs that come out are those of the distribution that was drawn from: penalties, temperature, top-k, top-p
-and min-p applied, then a float32 log-softmax. (Greedy rows, which draw from nothing, report the log-softmax at
-temperature 1, as SGLang does.) A token is drawn by inverting the cumulated probabilities, in float64, at one uniform
+The log-probs that come out are a float32 log-softmax of the logits, penalties and temperature applied: those of the
+distribution that was drawn from, unless top-k, top-p or min-p cut it or the row is greedy. Such rows report what they
+would be without (greedy: at temperature 1), as SGLang does, and no trainer may take them for what was drawn from. A token is drawn by inverting the cumulated probabilities, in float64, at one uniform
 number a token, and this number is a hash of the request's seed and the token's place in the reply: a seeded
 request repeats itself whatever else is in the batch, and through interruptions.
 """
@@ -26,7 +26,6 @@ class RowSampling:
         temperature: 0 is greedy.
         seed: together with the place of the token it decides the draw.
         output_ids: what the row has generated so far; looked at by penalties only.
-        banned: ids that must not come (the ends, before `min_new_tokens`).
     """
 
     temperature: float
@@ -38,7 +37,6 @@ class RowSampling:
     presence_penalty: float
     seed: int
     output_ids: Sequence[int]
-    banned: frozenset[int] = frozenset()
 
     @property
     def is_truncated(self) -> bool:
@@ -47,11 +45,8 @@ class RowSampling:
     @property
     def is_penalised(self) -> bool:
         return (
-            self.repetition_penalty != 1.0
-            or self.frequency_penalty != 0.0
-            or self.presence_penalty != 0.0
-            or bool(self.banned)
-        )
+            self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+        ) and len(self.output_ids) > 0
 
 
 def sample(logits: torch.Tensor, rows: Sequence[RowSampling]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +56,7 @@ def sample(logits: torch.Tensor, rows: Sequence[RowSampling]) -> tuple[torch.Ten
         logits: float32 `[rows, vocab]`; may be overwritten.
 
     Returns:
-        ids `[rows]` and the log-probs `[rows, vocab]` of the distribution that each was drawn from.
+        ids `[rows]`, and log-probs `[rows, vocab]` before anything was cut off.
     """
     for index, row in enumerate(rows):
         if row.is_penalised:
@@ -69,13 +64,16 @@ def sample(logits: torch.Tensor, rows: Sequence[RowSampling]) -> tuple[torch.Ten
     if any(row.temperature not in (0.0, 1.0) for row in rows):
         temperatures = torch.tensor([row.temperature or 1.0 for row in rows], device=logits.device)
         logits = logits / temperatures[:, None]
-    for index, row in enumerate(rows):
-        if row.is_truncated:
-            _truncate(logits[index], row)
     logprobs = torch.log_softmax(logits, dim=-1)
     if all(row.temperature == 0.0 for row in rows):
         return logprobs.argmax(-1), logprobs
-    cumulated = logprobs.exp().cumsum(-1, dtype=torch.float64)
+    drawn = logprobs
+    if any(row.is_truncated for row in rows):
+        drawn = logprobs.clone()
+        for index, row in enumerate(rows):
+            if row.is_truncated:
+                _truncate(drawn[index], row)
+    cumulated = drawn.exp().cumsum(-1, dtype=torch.float64)
     draws = torch.tensor([[uniform(row.seed, len(row.output_ids))] for row in rows], dtype=torch.float64)
     thresholds = draws.to(logits.device) * cumulated[:, -1:]
     ids = torch.searchsorted(cumulated, thresholds, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
@@ -96,24 +94,21 @@ def uniform(seed: int, place: int) -> float:
 def _penalise(logits: torch.Tensor, row: RowSampling) -> None:
     """Penalties see generated tokens only, as SGLang's do."""
     counts = Counter(row.output_ids)
-    if counts:
-        ids = torch.tensor(list(counts), device=logits.device)
-        times = torch.tensor(list(counts.values()), dtype=torch.float32, device=logits.device)
-        seen = logits[ids] - row.frequency_penalty * times - row.presence_penalty
-        logits[ids] = torch.where(seen < 0, seen * row.repetition_penalty, seen / row.repetition_penalty)
-    if row.banned:
-        logits[torch.tensor(sorted(row.banned), device=logits.device)] = float("-inf")
+    ids = torch.tensor(list(counts), device=logits.device)
+    times = torch.tensor(list(counts.values()), dtype=torch.float32, device=logits.device)
+    seen = logits[ids] - row.frequency_penalty * times - row.presence_penalty
+    logits[ids] = torch.where(seen < 0, seen * row.repetition_penalty, seen / row.repetition_penalty)
 
 
-def _truncate(logits: torch.Tensor, row: RowSampling) -> None:
+def _truncate(logprobs: torch.Tensor, row: RowSampling) -> None:
     """Leave the `top_k` most likely, then the smallest set that reaches `top_p`, then those above `min_p` × the best."""
-    if 0 < row.top_k < logits.shape[-1]:
-        weakest = logits.topk(row.top_k).values[-1]
-        logits.masked_fill_(logits < weakest, float("-inf"))
+    if 0 < row.top_k < logprobs.shape[-1]:
+        weakest = logprobs.topk(row.top_k).values[-1]
+        logprobs.masked_fill_(logprobs < weakest, float("-inf"))
     if row.top_p < 1.0:
-        ordered, order = logits.softmax(-1).sort(descending=True)
+        ordered, order = logprobs.softmax(-1).sort(descending=True)
         beyond = ordered.cumsum(-1) - ordered >= row.top_p
-        logits[order[beyond]] = float("-inf")
+        logprobs[order[beyond]] = float("-inf")
     if row.min_p > 0.0:
-        probabilities = logits.softmax(-1)
-        logits.masked_fill_(probabilities < row.min_p * probabilities.max(), float("-inf"))
+        probabilities = logprobs.exp()
+        logprobs.masked_fill_(probabilities < row.min_p * probabilities.max(), float("-inf"))

@@ -6,48 +6,58 @@ from collections.abc import Sequence as Items
 
 import torch
 
+from slime.engines.dialect import Entry, GenerateCall
 from slime.engines.embedded.planning import StepPlan
-from slime.engines.embedded.sequence import LogprobsWanted, Sequence, TopRow
+from slime.engines.embedded.sequence import Sequence
 
 
 def score_prompts(plan: StepPlan, logits: torch.Tensor) -> None:
     """Record log-probs of prompt tokens, at temperature 1, from the rows of `logits` behind those that are sampled."""
     row = len(plan.sampled)
     for sequence, positions in plan.scoring:
-        assert sequence.logprobs is not None
         logprobs = torch.log_softmax(logits[row : row + len(positions)], dim=-1)
         row += len(positions)
-        top, chosen = rows_of(logprobs, sequence.logprobs)
-        inside = [position for position in positions if position + 1 < len(sequence.prompt_ids)]
-        targets = torch.tensor([sequence.prompt_ids[position + 1] for position in inside], device=logits.device)
-        if inside:
-            sequence.input_logprobs.extend(logprobs[: len(inside)].gather(1, targets[:, None])[:, 0].tolist())
-        sequence.input_top.extend(top[: len(inside)])
-        sequence.input_chosen.extend(chosen[: len(inside)])
+        top, chosen = _rows(logprobs, sequence.call)
+        prompt_ids = sequence.call.input_ids
+        targets = torch.tensor(
+            [prompt_ids[position + 1] for position in positions if position + 1 < len(prompt_ids)],
+            dtype=torch.long,
+            device=logits.device,
+        )
+        num_inside = len(targets)
+        sequence.input_logprobs.extend(logprobs[:num_inside].gather(1, targets[:, None])[:, 0].tolist())
+        sequence.input_top.extend(top[:num_inside])
+        sequence.input_chosen.extend(chosen[:num_inside])
         # What lies behind the last prompt token is the place of the first output token.
-        sequence.output_top.extend(top[len(inside) :])
-        sequence.output_chosen.extend(chosen[len(inside) :])
+        sequence.output_top.extend(top[num_inside:])
+        sequence.output_chosen.extend(chosen[num_inside:])
 
 
-def record_top(sampled: Items[Sequence], logprobs: torch.Tensor) -> None:
-    """Record the further log-probs of sampled rows."""
+def score_outputs(sampled: Items[Sequence], logprobs: torch.Tensor) -> None:
+    """Record the further log-probs of sampled rows that want any."""
     for row, sequence in enumerate(sampled):
-        if sequence.logprobs is not None and (sequence.logprobs.num_top or sequence.logprobs.token_ids):
-            top, chosen = rows_of(logprobs[row : row + 1], sequence.logprobs)
+        call = sequence.call
+        if call.return_logprob and (call.top_logprobs_num or call.token_ids_logprob):
+            top, chosen = _rows(logprobs[row : row + 1], call)
             sequence.output_top.extend(top)
             sequence.output_chosen.extend(chosen)
 
 
-def rows_of(logprobs: torch.Tensor, wanted: LogprobsWanted) -> tuple[list[TopRow], list[TopRow]]:
-    """(log-prob, id) rows of the most likely ids and of the ids asked for, for `[places, vocab]` log-probs."""
+def _rows(logprobs: torch.Tensor, call: GenerateCall) -> tuple[list[list[Entry]], list[list[Entry]]]:
+    """Entries of the most likely ids and of the ids asked for, a row for each of `[places, vocab]` log-probs."""
     floor = torch.finfo(torch.float32).min  # JSON has no infinity; SGLang answers the same
-    top: list[TopRow] = []
-    chosen: list[TopRow] = []
-    if wanted.num_top:
-        values, ids = logprobs.clamp_min(floor).topk(min(wanted.num_top, logprobs.shape[-1]), dim=-1)
-        top = [list(zip(*row, strict=True)) for row in zip(values.tolist(), ids.tolist(), strict=True)]
-    if wanted.token_ids:
-        columns = torch.tensor(wanted.token_ids, device=logprobs.device)
-        values = logprobs[:, columns].clamp_min(floor)
-        chosen = [list(zip(row, wanted.token_ids, strict=True)) for row in values.tolist()]
+    top: list[list[Entry]] = []
+    chosen: list[list[Entry]] = []
+    if call.top_logprobs_num:
+        values, ids = logprobs.clamp_min(floor).topk(min(call.top_logprobs_num, logprobs.shape[-1]), dim=-1)
+        top = [
+            [(logprob, token_id, None) for logprob, token_id in zip(*row, strict=True)]
+            for row in zip(values.tolist(), ids.tolist(), strict=True)
+        ]
+    if call.token_ids_logprob:
+        columns = torch.tensor(call.token_ids_logprob, device=logprobs.device)
+        chosen = [
+            [(logprob, token_id, None) for logprob, token_id in zip(row, call.token_ids_logprob, strict=True)]
+            for row in logprobs[:, columns].clamp_min(floor).tolist()
+        ]
     return top, chosen

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import orjson
@@ -20,8 +21,18 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from slime.engines.dialect import (
+    DONE,
+    aborted,
+    error_body,
+    parse_generate,
+    parse_json,
+    parse_pause,
+    parse_update,
+    sse,
+    version_to_wire,
+)
 from slime.engines.embedded.service import EngineOptions, EngineService
-from slime.engines.embedded.wire import parse_generate
 from slime.errors import EngineError, EngineRejected, EngineUnavailable, WeightsError
 
 HEALTH_TIMEOUT_S = 20.0
@@ -71,11 +82,11 @@ class Generate:
             return
         is_stream = False
         try:
-            parsed = _parse_json(body)
-            is_stream = isinstance(parsed, dict) and bool(parsed.get("stream"))
-            ticket = self._service.open(parse_generate(parsed, self._service.limits))
+            parsed = parse_json(body)
+            is_stream = bool(parsed.get("stream"))
+            ticket = self._service.open(parse_generate(parsed, uuid.uuid4().hex, self._service.limits.vocab_size))
         except EngineError as error:
-            await (_refuse_stream(send, error) if is_stream else _respond(send, *_error(error)))
+            await (_refuse_stream(send, error) if is_stream else _refuse(send, error))
             return
         answers = self._service.answers(ticket)
         work = asyncio.ensure_future(_stream(send, answers) if is_stream else _answer_once(send, answers))
@@ -126,33 +137,24 @@ class _Routes:
                 "model_path": service.model_path,
                 "tokenizer_path": service.options.model_path,
                 "is_generation": True,
-                "weight_version": service.loop.version,
+                "weight_version": version_to_wire(service.loop.version),
             }
         )
 
     async def update_weights_from_disk(self, request: Request) -> Response:
         try:
-            body = _object(await request.body())
-            weights_dir, version = body.get("model_path"), body.get("weight_version")
-            if not isinstance(weights_dir, str) or not (version is None or isinstance(version, str)):
-                raise EngineRejected("model_path and weight_version must be strings.")
-            if body.get("abort_all_requests"):
-                self._service.abort_all()
-            await self._service.update_weights(weights_dir, version, flush=body.get("flush_cache", True))
+            call = parse_update(parse_json(await request.body()))
+            await self._service.update_weights(call)
         except (EngineError, WeightsError) as error:
             return _json({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
-        message = "Succeeded to update model weights."
-        if version is not None:
-            message += f" Weight version updated to {version}."
+        message = f"Succeeded to update model weights. Weight version updated to {version_to_wire(call.version)}."
         return _json({"success": True, "message": message, "num_paused_requests": 0})
 
     async def pause_generation(self, request: Request) -> Response:
         try:
-            mode = _object(await request.body()).get("mode", "abort")
-            if mode not in ("abort", "retract", "in_place"):
-                raise EngineRejected(f"mode must be abort, retract or in_place, got {mode!r}.")
+            mode = parse_pause(parse_json(await request.body()))
         except EngineRejected as error:
-            return _json({"error": {"message": str(error)}}, 400)
+            return _refusal(error)
         await self._service.pause(mode)
         return _json({"message": "Generation paused successfully.", "status": "ok"})
 
@@ -162,9 +164,9 @@ class _Routes:
 
     async def abort_request(self, request: Request) -> Response:
         try:
-            body = _object(await request.body())
+            body = parse_json(await request.body())
         except EngineRejected as error:
-            return _json({"error": {"message": str(error)}}, 400)
+            return _refusal(error)
         if body.get("abort_all"):
             self._service.abort_all()
         elif body.get("rid"):
@@ -175,57 +177,53 @@ class _Routes:
         try:
             timeout_s = float(request.query_params.get("timeout", "0"))
         except ValueError:
-            return _json({"error": {"message": "timeout must be a number of seconds."}}, 400)
+            return _refusal(EngineRejected("timeout must be a number of seconds."))
         if await self._service.flush_cache(timeout_s):
             return PlainTextResponse("Cache flushed.\n")
         return PlainTextResponse("Flush cache failed: requests are running or waiting.\n", status_code=400)
 
 
-async def _answer_once(send: Send, answers: AsyncIterator[dict[str, Any]]) -> None:
-    said: dict[str, Any] = {}
-    async with contextlib.aclosing(answers):  # type: ignore[type-var]
-        async for said in answers:
-            pass
+async def _answer_once(send: Send, answers: AsyncGenerator[dict[str, Any]]) -> None:
+    async with contextlib.aclosing(answers):
+        said = [said async for said in answers][-1]
     reason = said["meta_info"]["finish_reason"]
     status = reason.get("status_code") if reason["type"] == "abort" else None
-    if status is not None:
-        await _respond(send, *_unserved(reason["message"], status))
+    if status is None:
+        await _respond(send, orjson.dumps(said), 200)
     else:
-        await _respond(send, said, 200)
+        await _respond(send, _unserved(reason["message"], status), status)
 
 
-async def _stream(send: Send, answers: AsyncIterator[dict[str, Any]]) -> None:
+async def _stream(send: Send, answers: AsyncGenerator[dict[str, Any]]) -> None:
     await _start_stream(send)
-    async with contextlib.aclosing(answers):  # type: ignore[type-var]
+    async with contextlib.aclosing(answers):
         async for said in answers:
-            await _send_event(send, orjson.dumps(said))
-    await _end_stream(send)
+            await send({"type": "http.response.body", "body": sse(said), "more_body": True})
+    await send({"type": "http.response.body", "body": DONE})
+
+
+async def _refuse(send: Send, error: EngineError) -> None:
+    if isinstance(error, EngineUnavailable):
+        await _respond(send, _unserved(str(error), 503), 503)
+    else:
+        await _respond(send, error_body(str(error)), _status(error))
 
 
 async def _refuse_stream(send: Send, error: EngineError) -> None:
     """A refused stream is a stream: SGLang answers 200 and says so in its only event."""
     if isinstance(error, EngineUnavailable):
-        reason = {"type": "abort", "status_code": 503, "message": str(error)}
+        reason = aborted(str(error), 503)
         said: dict[str, Any] = {"text": "", "output_ids": [], "meta_info": {"finish_reason": reason}}
     else:
         kind = {"type": "invalid_request_error", "code": _status(error), "retryable": False}
         said = {"error": {"message": str(error), **kind}}
     await _start_stream(send)
-    await _send_event(send, orjson.dumps(said))
-    await _end_stream(send)
+    await send({"type": "http.response.body", "body": sse(said) + DONE})
 
 
 async def _start_stream(send: Send) -> None:
     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-async def _send_event(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
-
-
-async def _end_stream(send: Send) -> None:
-    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
 
 async def _read_body(receive: Receive) -> bytes | None:
@@ -245,40 +243,23 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-def _parse_json(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise EngineRejected(f"the body is not JSON: {error}") from error
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    parsed = _parse_json(body) if body else {}
-    if not isinstance(parsed, dict):
-        raise EngineRejected("the body must be a JSON object.")
-    return parsed
-
-
-def _error(error: EngineError) -> tuple[dict[str, Any], int]:
-    if isinstance(error, EngineUnavailable):
-        return _unserved(str(error), 503)
-    return {"error": {"message": str(error)}}, _status(error)
-
-
 def _status(error: EngineError) -> int:
     return error.status if isinstance(error, EngineRejected) else 503
 
 
-def _unserved(message: str, status: int) -> tuple[dict[str, Any], int]:
-    return {"object": "error", "message": message, "type": str(status), "param": None, "code": status}, status
+def _unserved(message: str, status: int) -> bytes:
+    return orjson.dumps({"object": "error", "message": message, "type": str(status), "param": None, "code": status})
+
+
+def _refusal(error: EngineRejected) -> Response:
+    return Response(error_body(str(error)), status_code=error.status, media_type="application/json")
 
 
 def _json(content: dict[str, Any], status: int = 200) -> Response:
     return Response(orjson.dumps(content), status_code=status, media_type="application/json")
 
 
-async def _respond(send: Send, content: dict[str, Any], status: int) -> None:
-    body = orjson.dumps(content)
+async def _respond(send: Send, body: bytes, status: int) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from slime.engines.embedded.loop import EngineLoop, PauseMode
+from slime.engines.dialect import GenerateCall, PauseMode, UpdateCall, answer
+from slime.engines.embedded.loop import EngineLoop
 from slime.engines.embedded.model import RaggedModel
-from slime.engines.embedded.sequence import DecodingParams, Progress, Sequence
+from slime.engines.embedded.sequence import Limits, Progress, Sequence
 from slime.engines.embedded.slots import KVSlots
 from slime.engines.embedded.text import ReplyText, TextDecoder
-from slime.engines.embedded.wire import Limits, answer
 from slime.errors import EngineRejected, EngineUnavailable
+from slime.types import SamplingParams
 
 try:
     from slime.weights import read_weights, verify_weights
@@ -42,7 +44,7 @@ class EngineOptions:
         max_context_len: longest prompt plus reply; 0 = the model's own limit.
         kv_cache_bytes: memory for keys and values; 0 = 4 GiB on a CPU, half of what is free on a GPU.
         num_cached_sessions: slots beyond those of running requests, for finished sequences to stay in.
-        weight_version: name of the weights given; empty: the manifest's, else `default`.
+        policy_version: of the weights given; None: the manifest's, else 0.
         is_incremental: streams say only what is new, as SGLang does with --incremental-streaming-output.
     """
 
@@ -54,7 +56,7 @@ class EngineOptions:
     max_context_len: int = 0
     kv_cache_bytes: int = 0
     num_cached_sessions: int = 64
-    weight_version: str = ""
+    policy_version: int | None = None
     is_incremental: bool = False
 
 
@@ -96,9 +98,9 @@ class EngineService:
         self.loop = EngineLoop(
             self.model,
             kv,
-            version=options.weight_version or _version_of(options.model_path) or "default",
+            version=_manifest_version(options.model_path) if options.policy_version is None else options.policy_version,
             deliver=self._deliver,
-            find_stop=lambda sequence: self.decoder.find_stop(sequence.output_ids, sequence.params.stop),
+            find_stop=lambda sequence: self.decoder.find_stop(sequence.output_ids, sequence.call.sampling.stop),
         )
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._tickets: dict[str, Ticket] = {}
@@ -112,56 +114,54 @@ class EngineService:
     async def stop(self) -> None:
         await asyncio.to_thread(self.loop.stop)
 
-    def open(self, sequence: Sequence) -> Ticket:
+    def open(self, call: GenerateCall) -> Ticket:
         """Admit a request, or refuse it: `EngineUnavailable` when running and waiting places are all taken."""
-        if sequence.request_id in self._tickets:
-            raise EngineRejected(f"Duplicate request ID detected: {sequence.request_id}")
+        if call.rid in self._tickets:
+            raise EngineRejected(f"Duplicate request ID detected: {call.rid}")
+        sequence = Sequence.admit(call, self.limits)
         if len(self._tickets) >= self.options.max_running_requests + self.options.max_queued_requests:
             raise EngineUnavailable("The request queue is full.")
         return self._open(sequence, first=False)
 
     def _open(self, sequence: Sequence, *, first: bool) -> Ticket:
-        params = sequence.params
-        reply = ReplyText(self.decoder, sequence.prompt_ids, skip_special=params.skip_special_tokens, stops=params.stop)
-        ticket = self._tickets[sequence.request_id] = Ticket(sequence, reply)
+        call = sequence.call
+        reply = ReplyText(self.decoder, call.input_ids, skip_special=call.skip_special_tokens, stops=call.sampling.stop)
+        ticket = self._tickets[call.rid] = Ticket(sequence, reply)
         self.loop.submit(sequence, first=first)
         return ticket
 
-    async def answers(self, ticket: Ticket) -> AsyncIterator[dict[str, Any]]:
+    async def answers(self, ticket: Ticket) -> AsyncGenerator[dict[str, Any]]:
         """The answers to a request as they become known, the last one with a finish reason. Closing early aborts it."""
-        sequence, told_tokens, told_text = ticket.sequence, 0, ""
-        is_incremental = self.options.is_incremental and sequence.stream
+        sequence, call = ticket.sequence, ticket.sequence.call
+        num_decoded = tokens_sent = chars_sent = 0
         try:
             while True:
                 await ticket.news.wait()
                 ticket.news.clear()
                 num_tokens, finished = ticket.num_tokens, ticket.finished
-                new_ids = sequence.output_ids[told_tokens:num_tokens]
+                new_ids = sequence.output_ids[num_decoded:num_tokens]
                 text = self._final_text(ticket, new_ids) if finished else ticket.reply.extend(new_ids)
-                said = answer(
-                    sequence,
-                    num_tokens,
-                    text[len(told_text) :] if is_incremental else text,
-                    self.loop.version,
-                    finished=finished,
-                    since=told_tokens if is_incremental else 0,
-                )
-                told_tokens, told_text = num_tokens, text
+                num_decoded = num_tokens
+                output = sequence.output(num_tokens, text, self.loop.version)
+                said = answer(call, output, tokens_sent=tokens_sent, chars_sent=chars_sent)
+                said["meta_info"]["num_retractions"] = sequence.num_retractions
                 if finished:
                     said["meta_info"]["e2e_latency"] = time.perf_counter() - ticket.submitted_at
+                if self.options.is_incremental and call.stream:
+                    tokens_sent, chars_sent = num_tokens, len(text)
                 yield said
                 if finished:
                     return
         finally:
             if not ticket.finished:
-                self.abort(sequence.request_id)
+                self.abort(call.rid)
 
     def _final_text(self, ticket: Ticket, new_ids: list[int]) -> str:
-        params, matched = ticket.sequence.params, (ticket.sequence.finish_reason or {}).get("matched")
-        if isinstance(matched, int) and not params.no_stop_trim:
+        call, matched = ticket.sequence.call, (ticket.sequence.finish_reason or {}).get("matched")
+        if isinstance(matched, int) and not call.no_stop_trim:
             new_ids = new_ids[:-1]
         stop = matched if isinstance(matched, str) else None
-        return ticket.reply.finish(new_ids, stop=stop, keep_stop=params.no_stop_trim)
+        return ticket.reply.finish(new_ids, stop=stop, keep_stop=call.no_stop_trim)
 
     def abort(self, request_id: str) -> None:
         """End a request where it is; its answer says so. Unknown ids are no error: it may just have ended."""
@@ -187,16 +187,18 @@ class EngineService:
             await asyncio.sleep(0.05)
         return done
 
-    async def update_weights(self, weights_dir: str, version: str | None, *, flush: bool) -> None:
+    async def update_weights(self, call: UpdateCall) -> None:
         """Read, verify and serve the weights in a directory; on a `WeightsError` the old ones stay in service.
 
         Reading happens beside the running requests; they only wait for the exchange of pointers and the probe.
         """
         async with self._update_lock:
-            staged = await asyncio.to_thread(lambda: self.model.stage(read_weights(Path(weights_dir))))
-            name = version if version is not None else await asyncio.to_thread(_version_of, weights_dir)
-            await asyncio.wrap_future(self.loop.call(lambda: self.loop.exchange_weights(staged, name, flush=flush)))
-            self.model_path = weights_dir
+            staged = await asyncio.to_thread(lambda: self.model.stage(read_weights(Path(call.model_path))))
+            if call.abort_all_requests:
+                self.abort_all()
+            exchanged = self.loop.call(lambda: self.loop.exchange_weights(staged, call.version, flush=call.flush_cache))
+            await asyncio.wrap_future(exchanged)
+            self.model_path = call.model_path
 
     async def is_healthy(self, timeout_s: float) -> bool:
         """Whether a token comes out in time; a paused engine only has to answer."""
@@ -207,9 +209,9 @@ class EngineService:
                 if self.loop.is_paused:
                     await asyncio.wrap_future(self.loop.call(lambda: None))
                     return True
-                sequence = Sequence(
-                    f"HEALTH_CHECK_{time.monotonic_ns()}", [0], DecodingParams(max_new_tokens=1, temperature=0.0)
-                )
+                sampling = SamplingParams(temperature=0.0, max_new_tokens=1)
+                call = GenerateCall(f"HEALTH_CHECK_{uuid.uuid4().hex}", (0,), sampling, max_new_tokens=1)
+                sequence = Sequence.admit(call, self.limits)
                 async for said in self.answers(self._open(sequence, first=True)):
                     return bool(said["meta_info"]["finish_reason"]["type"] != "abort")
         except TimeoutError:
@@ -227,13 +229,13 @@ class EngineService:
 
     def _take_in(self, events: list[Progress]) -> None:
         for event in events:
-            ticket = self._tickets.get(event.sequence.request_id)
+            ticket = self._tickets.get(event.sequence.call.rid)
             if ticket is None or ticket.sequence is not event.sequence:
                 continue
             ticket.num_tokens, ticket.finished = event.num_tokens, event.finished
             ticket.news.set()
             if event.finished:
-                del self._tickets[event.sequence.request_id]
+                del self._tickets[event.sequence.call.rid]
 
 
 def _device(name: str) -> torch.device:
@@ -248,8 +250,8 @@ def _default_budget(device: torch.device) -> int:
     return 4 << 30
 
 
-def _version_of(weights_dir: str) -> str | None:
-    """The version that a manifest names; None for a directory without one. A `WeightsError` if the files differ."""
+def _manifest_version(weights_dir: str) -> int:
+    """The version that a manifest names; 0 for a directory without one. A `WeightsError` if its files differ."""
     if not (Path(weights_dir) / "manifest.json").is_file():
-        return None
-    return str(verify_weights(Path(weights_dir)).version)
+        return 0
+    return verify_weights(Path(weights_dir)).version

@@ -68,6 +68,7 @@ class KVSlots:
         self._clock = 0
         self.num_busy = 0
         self.slots: list[Slot] = []
+        self.keys = self.values = torch.empty(0)
         self.capacity = 0
         self._resize(min(_FIRST_CAPACITY, self.max_length))
 

@@ -1,7 +1,7 @@
 """From ids to text, a few tokens at a time, and never half a character.
 
-A token may hold part of a UTF-8 character, and a decoder may treat the start of a text in its own way; so new tokens are
-always decoded together with a few before them, and text that ends in a replacement character waits for the next.
+A token may hold part of a UTF-8 character, and a decoder may treat the start of a text in its own way; so new tokens
+are always decoded together with a few before them, and text that ends in a replacement character waits for the next.
 """
 
 from __future__ import annotations
