@@ -1,9 +1,11 @@
 """Writes `docs/configuration.md` from the tree, the alias table and nothing else.
 
-python -m slime.config.document > docs/configuration.md
+    python -m slime.config.document > docs/configuration.md
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from slime.config.aliases import ALIASES, READ_BY_LIBRARIES
 from slime.config.leaves import ENV_PREFIX, Leaf, leaves, section_help
@@ -32,8 +34,8 @@ def document() -> str:
     """The whole page as Markdown."""
     parts = [_HEAD]
     for section, meaning in section_help().items():
-        rows = [_row(leaf) for leaf in leaves().values() if leaf.section == section]
-        parts.append(f"## {section}\n\n{meaning}\n\n" + _table(("setting", "type", "default", "meaning"), rows))
+        settings = [_row(leaf) for leaf in leaves().values() if leaf.section == section]
+        parts.append(f"## {section}\n\n{meaning}\n\n" + _table(("setting", "type", "default", "meaning"), settings))
     parts.append(
         "## Published spellings\n\nOther pages write some settings differently. These are understood; each prints what"
         " it was taken as, or why it is refused. The one table of them is `slime/slime/config/aliases.py`.\n"
@@ -52,7 +54,7 @@ def _row(leaf: Leaf) -> tuple[str, str, str, str]:
     return names, leaf.type_words, default, leaf.help + (" (never shown)" if leaf.is_secret else "")
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
