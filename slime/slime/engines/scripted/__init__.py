@@ -1,0 +1,24 @@
+"""The scripted engine: says what it was told to say, with honest ids and log-probs, and fails on demand.
+
+    Script (words, tokens, declared log-probs) ─▶ ScriptedCore (requests, pauses, versions, faults)
+            ├─▶ ScriptedEngine   `protocols.Engine` in this process
+            └─▶ ScriptedApp      the dialect over HTTP, `python -m slime.engines.scripted`
+
+Tests, demos and the server's benchmark use it where a model would only cost time; it ships so that nobody needs a mock.
+"""
+
+from slime.engines.scripted.core import ScriptedCore
+from slime.engines.scripted.engine import ScriptedEngine
+from slime.engines.scripted.faults import Fault, Faults
+from slime.engines.scripted.script import Prompt, Script, declared_logprob, declared_top
+
+__all__ = [
+    "Fault",
+    "Faults",
+    "Prompt",
+    "Script",
+    "ScriptedCore",
+    "ScriptedEngine",
+    "declared_logprob",
+    "declared_top",
+]

@@ -1,0 +1,89 @@
+"""The scripted engine in this process: the same surface as `HttpEngine`, without a socket.
+
+Requests and answers still pass through the dialect, so that faults come out as the errors a client would raise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from slime.engines import dialect
+from slime.engines.scripted.core import ScriptedCore
+from slime.engines.scripted.faults import Faults, InjectedCut, InjectedHttpError
+from slime.engines.scripted.script import DEFAULT_REPLIES, ReplyFunction, Script
+from slime.errors import EngineUnavailable
+from slime.protocols import Delta, GenerateRequest, TokenScores
+from slime.types import Completion
+
+
+class ScriptedEngine:
+    """A `protocols.Engine` that says its script.
+
+    >>> engine = ScriptedEngine(["Hello.", "Goodbye."], token_delay_s=0.01)
+    """
+
+    def __init__(
+        self,
+        replies: ReplyFunction | Sequence[str] = DEFAULT_REPLIES,
+        *,
+        model_dir: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of `ScriptedCore`."""
+        self.core = ScriptedCore(Script(replies, model_dir), model_path=str(model_dir or ""), **settings)
+
+    @property
+    def faults(self) -> Faults:
+        return self.core.faults
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        answers = [payload async for payload in self._payloads(dialect.generate_body(request))]
+        return dialect.parse_completion(answers[-1])
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        reader = dialect.StreamReader(request.sampling.stop)
+        async with contextlib.aclosing(self._payloads(dialect.generate_body(request, stream=True))) as payloads:
+            async for payload in payloads:
+                yield reader.feed(payload)
+
+    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores:
+        ids = list(token_ids)
+        body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k)
+        answers = [payload async for payload in self._payloads(body)]
+        return dialect.parse_scores(answers[-1], ids, start, top_k)
+
+    async def update_weights(self, weights_dir: Path, version: int) -> None:
+        self.core.update_weights(dialect.UpdateCall(str(weights_dir), version))
+
+    async def abort(self, request_id: str) -> None:
+        self.core.abort(request_id)
+
+    async def version(self) -> int:
+        return self.core.version
+
+    async def health(self, timeout_s: float = 30.0) -> None:
+        """A scripted engine is always well; its faults are those of requests."""
+
+    async def resume(self) -> None:
+        self.core.resume()
+
+    async def flush_cache(self) -> None:
+        """Nothing is cached."""
+
+    async def close(self) -> None:
+        self.core.abort(everything=True)
+
+    async def _payloads(self, body: bytes) -> AsyncGenerator[dict[str, Any], None]:
+        call = self.core.open(dialect.parse_json(body))
+        try:
+            async with contextlib.aclosing(self.core.payloads(call)) as payloads:
+                async for raw in payloads:
+                    yield dialect.read_object(raw)
+        except InjectedHttpError as error:
+            raise dialect.read_error(error.status, dialect.error_body("injected")) from error
+        except InjectedCut:
+            raise EngineUnavailable("the engine dropped the connection") from None

@@ -1,0 +1,74 @@
+"""Faults on demand, each counted when it fires: a fault that did not fire proves nothing."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import dataclass
+
+
+class Fault(enum.StrEnum):
+    """What can go wrong with one request."""
+
+    HTTP_500 = "http_500"  # refused with 500
+    HTTP_503 = "http_503"  # refused with 503
+    HANG = "hang"  # accepted, never answered
+    CUT = "cut"  # the connection drops halfway through the answer
+    BAD_JSON = "bad_json"  # halfway through, something that is no JSON
+    NAN_LOGPROB = "nan_logprob"  # the first log-prob is not a number
+    WRONG_COUNT = "wrong_count"  # a log-prob is missing
+    WRONG_VERSION = "wrong_version"  # a version that nobody published
+    SLOW = "slow"  # a second before every token
+
+
+class InjectedHttpError(Exception):
+    """The scripted engine answers with this status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"injected HTTP {status}")
+        self.status = status
+
+
+class InjectedCut(Exception):
+    """The scripted engine drops the connection here."""
+
+
+@dataclass(slots=True)
+class _Planned:
+    fault: Fault
+    after: int
+    times: int
+
+
+class Faults:
+    """Which of the coming requests go wrong.
+
+    >>> faults = Faults()
+    >>> faults.plan(Fault.CUT, times=2, after=1)    # not the next request, but the two after it
+    """
+
+    def __init__(self) -> None:
+        self._planned: list[_Planned] = []
+        self.fired: Counter[Fault] = Counter()
+
+    def plan(self, fault: Fault, times: int = 1, after: int = 0) -> None:
+        """Let `times` requests go wrong, once `after` others have passed. Plans are worked off one after another."""
+        self._planned.append(_Planned(fault, after, times))
+
+    def draw(self) -> Fault | None:
+        """The fault of the request at hand, if it is to have one."""
+        if not self._planned:
+            return None
+        first = self._planned[0]
+        if first.after > 0:
+            first.after -= 1
+            return None
+        first.times -= 1
+        if first.times <= 0:
+            self._planned.pop(0)
+        self.fired[first.fault] += 1
+        return first.fault
+
+    @property
+    def num_pending(self) -> int:
+        return sum(planned.times for planned in self._planned)
