@@ -1,0 +1,295 @@
+"""Directories of weights: written whole or not at all, and never loaded unless they are what was written.
+
+A weights directory is a Hugging Face model directory (config.json, tokenizer files, model.safetensors)
+plus `manifest.json`, which names every file with its size and hash, and the policy version they make up.
+
+    state dict ─ guard ─▶ .version-3.partial/ ─ fsync ─ manifest ─ rename ─▶ version-3/ ─ verify ─▶ engines
+
+A model directory without a manifest, a user's base model, is version 0. Nothing here reads a pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from slime.errors import WeightsError
+
+FORMAT = 1
+MANIFEST_FILE = "manifest.json"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+_CHUNK_BYTES = 1 << 22
+# What a model directory holds besides weights: configuration, tokenizer, chat template. Never code.
+_TEMPLATE_SUFFIXES = (".json", ".txt", ".jinja", ".model")
+_NOT_TEMPLATE = (MANIFEST_FILE, INDEX_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file of a directory: its size, and its blake2b-256 hash in hexadecimal."""
+
+    bytes: int
+    blake2b: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a directory holds.
+
+    >>> Manifest(version=3, files={"model.safetensors": FileRecord(3421184, "9f2c…")})
+
+    Attributes:
+        version: the policy version the files make up; 0 is the model as the user gave it.
+        files: by path relative to the directory, `/` between its parts; empty for a directory without a manifest.
+    """
+
+    version: int
+    files: Mapping[str, FileRecord]
+    format: int = FORMAT
+
+
+def write_weights(
+    state_dict: Mapping[str, Tensor], weights_dir: str | Path, *, version: int, template_dir: str | Path
+) -> Manifest:
+    """Publish `state_dict` as a weights directory, atomically.
+
+    Args:
+        state_dict: tensors by the names they have in the template's files; it may also hold others that
+            share their memory with these (tied embeddings), which are left out as they were there.
+        weights_dir: the directory to make. One of that name is replaced.
+        version: the policy version.
+        template_dir: the model directory it was trained from; configuration and tokenizer are copied from it.
+
+    Raises:
+        WeightsError: names, shapes or kinds of the tensors differ from the template's, or a value is not finite.
+            Nothing has been written then.
+    """
+    template_dir = Path(template_dir)
+    tensors = _guard(state_dict, template_dir)
+    with atomic_directory(weights_dir) as partial_dir:
+        for file in sorted(template_dir.iterdir()):
+            if file.is_file() and file.suffix in _TEMPLATE_SUFFIXES and file.name not in _NOT_TEMPLATE:
+                shutil.copyfile(file, partial_dir / file.name)
+        save_file(tensors, partial_dir / WEIGHTS_FILE, metadata={"format": "pt"})
+        return write_manifest(partial_dir, version)
+
+
+def verify_weights(weights_dir: str | Path) -> Manifest:
+    """The manifest of a weights directory, after every file in it was compared with its hash.
+
+    Raises:
+        WeightsError: names the directory, the file, and what is wrong with it.
+    """
+    weights_dir = Path(weights_dir)
+    _require_model_files(weights_dir)
+    if not (weights_dir / MANIFEST_FILE).is_file():
+        return Manifest(version=0, files={})
+    manifest = verify_manifest(weights_dir)
+    if WEIGHTS_FILE not in manifest.files:
+        raise WeightsError(f"{weights_dir}: its manifest names no {WEIGHTS_FILE}")
+    return manifest
+
+
+def read_weights(weights_dir: str | Path) -> dict[str, Tensor]:
+    """All tensors of a model directory, on the CPU, by the names they have in its files. Hashes are not checked."""
+    weights_dir = Path(weights_dir)
+    _require_model_files(weights_dir)
+    tensors: dict[str, Tensor] = {}
+    for file in _weight_files(weights_dir):
+        tensors.update(read_tensors(file))
+    return tensors
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of one safetensors file, on the CPU; a `WeightsError` that names the file if it cannot be read."""
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{file}: cannot be read: {error}") from None
+
+
+@contextmanager
+def atomic_directory(target: str | Path) -> Iterator[Path]:
+    """A directory to fill, which takes the name `target` at the end, durably; nothing remains of it on an error.
+
+    It lies beside the target, since a rename is atomic within one file system only. A target that is
+    there already is moved aside first and removed last; for the moment between, neither is there.
+    """
+    target = Path(target)
+    partial, replaced = (target.with_name(f".{target.name}.{word}") for word in ("partial", "replaced"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
+    shutil.rmtree(replaced, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        _fsync_tree(partial)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if target.exists():
+        target.rename(replaced)
+    partial.rename(target)
+    _fsync(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def write_manifest(directory: Path, version: int) -> Manifest:
+    """Write `manifest.json` over everything that lies in the directory now; files are hashed as read back."""
+    files = {name: _record(directory / name) for name in _files_below(directory)}
+    manifest = Manifest(version=version, files=files)
+    (directory / MANIFEST_FILE).write_text(json.dumps(asdict(manifest), indent=1), encoding="utf-8")
+    return manifest
+
+
+def verify_manifest(directory: Path) -> Manifest:
+    """Compare every file below a directory with its manifest: none missing, none changed, none added."""
+    manifest = read_manifest(directory)
+    present = set(_files_below(directory))
+    if missing := sorted(set(manifest.files) - present):
+        raise WeightsError(f"{directory}: {missing[0]} is missing, though the manifest names it")
+    if added := sorted(present - set(manifest.files)):
+        raise WeightsError(f"{directory}: {added[0]} was added after the manifest was written")
+    for name, expected in manifest.files.items():
+        size = (directory / name).stat().st_size
+        if size != expected.bytes:
+            raise WeightsError(f"{directory}: {name} has {size} bytes, and should have {expected.bytes}")
+        if _record(directory / name) != expected:
+            raise WeightsError(f"{directory}: {name} is corrupt: its hash is not the one in the manifest")
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest as it stands in the file, the directory's files unchecked."""
+    file = directory / MANIFEST_FILE
+    try:
+        content: Any = json.loads(file.read_text(encoding="utf-8"))
+        files = {
+            name: FileRecord(int(entry["bytes"]), str(entry["blake2b"])) for name, entry in content["files"].items()
+        }
+        manifest = Manifest(version=int(content["version"]), files=files, format=int(content["format"]))
+    except FileNotFoundError:
+        raise WeightsError(f"{directory}: no {MANIFEST_FILE}: it was not written to its end") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{file}: not a manifest: {type(error).__name__}: {error}") from None
+    if manifest.format != FORMAT:
+        raise WeightsError(f"{file}: format {manifest.format}; this program reads format {FORMAT}")
+    return manifest
+
+
+def _guard(state_dict: Mapping[str, Tensor], template_dir: Path) -> dict[str, Tensor]:
+    """The tensors to publish, once nothing about them would surprise an engine that loads the template."""
+    expected = _tensor_shapes(template_dir)
+    if missing := sorted(set(expected) - set(state_dict)):
+        raise WeightsError(
+            f"refused to publish: {missing[0]} of {template_dir} is missing ({len(missing)} such tensors)"
+        )
+    published_memory = {state_dict[name].data_ptr() for name in expected}
+    for name, tensor in state_dict.items():
+        if name not in expected and tensor.data_ptr() not in published_memory:
+            raise WeightsError(f"refused to publish: {name} is not a tensor of {template_dir}")
+    for name, (shape, is_floating) in expected.items():
+        tensor = state_dict[name]
+        if tuple(tensor.shape) != shape:
+            raise WeightsError(f"refused to publish: {name} has shape {tuple(tensor.shape)}, and should have {shape}")
+        if tensor.is_floating_point() != is_floating or tensor.dtype == torch.float64:
+            raise WeightsError(f"refused to publish: {name} has dtype {tensor.dtype}")
+        if is_floating and not bool(torch.isfinite(tensor).all()):
+            raise WeightsError(f"refused to publish: {name} holds a value that is not finite")
+    published: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name in expected:  # safetensors stores each tensor by itself: contiguous, and sharing memory with no other
+        tensor = state_dict[name].detach().cpu().contiguous()
+        published[name] = tensor.clone() if tensor.data_ptr() in memory else tensor
+        memory.add(tensor.data_ptr())
+    return published
+
+
+def _tensor_shapes(model_dir: Path) -> dict[str, tuple[tuple[int, ...], bool]]:
+    """Shape, and whether it is floating, of each tensor in a model directory; only headers are read."""
+    _require_model_files(model_dir)
+    shapes: dict[str, tuple[tuple[int, ...], bool]] = {}
+    for file in _weight_files(model_dir):
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118  (not a mapping: it has no other way to list them)
+                    header = tensors.get_slice(name)
+                    shapes[name] = (tuple(header.get_shape()), header.get_dtype().startswith(("F", "BF")))
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{file}: cannot be read: {error}") from None
+    return shapes
+
+
+def _weight_files(model_dir: Path) -> list[Path]:
+    """The safetensors files that make up a model: one, or the shards that its index names."""
+    if (model_dir / WEIGHTS_FILE).is_file():
+        return [model_dir / WEIGHTS_FILE]
+    try:
+        index = json.loads((model_dir / INDEX_FILE).read_text(encoding="utf-8"))
+        files = [model_dir / name for name in sorted(set(index["weight_map"].values()))]
+    except FileNotFoundError:
+        return sorted(model_dir.glob("*.safetensors"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{model_dir / INDEX_FILE}: not an index of shards: {error}") from None
+    for file in files:
+        if file.parent != model_dir or not file.is_file():
+            raise WeightsError(f"{model_dir}: no {file.name}, though {INDEX_FILE} names it")
+    return files
+
+
+def _require_model_files(model_dir: Path) -> None:
+    """A `WeightsError` that says in one line what a model directory lacks."""
+    if not model_dir.is_dir():
+        raise WeightsError(f"{model_dir}: " + ("not a directory" if model_dir.exists() else "no such directory"))
+    if not (model_dir / "config.json").is_file():
+        raise WeightsError(f"{model_dir}: no config.json: not a Hugging Face model directory")
+    if not any(model_dir.glob("*.safetensors")):
+        pickles = any(model_dir.glob("*.bin")) or any(model_dir.glob("*.pt"))
+        hint = (
+            "its weights are pickles, which are never loaded; convert them first" if pickles else "no weights to load"
+        )
+        raise WeightsError(f"{model_dir}: no *.safetensors: {hint}")
+
+
+def _files_below(directory: Path) -> list[str]:
+    """Every file below a directory but its own manifest, as relative paths."""
+    paths = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
+    return sorted(name for name in paths if name != MANIFEST_FILE)
+
+
+def _record(file: Path) -> FileRecord:
+    digest, size = hashlib.blake2b(digest_size=32), 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return FileRecord(size, digest.hexdigest())
+
+
+def _fsync_tree(directory: Path) -> None:
+    """Make a directory and all below it durable: files first, each directory after what it holds."""
+    for parent, _, files in os.walk(directory, topdown=False):
+        for name in files:
+            _fsync(Path(parent, name))
+        _fsync(Path(parent))
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
