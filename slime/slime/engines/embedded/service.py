@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,14 +23,7 @@ from slime.engines.embedded.slots import KVSlots
 from slime.engines.embedded.text import ReplyText, TextDecoder
 from slime.errors import EngineRejected, EngineUnavailable
 from slime.types import SamplingParams
-
-try:
-    from slime.weights import read_weights, verify_weights
-except ModuleNotFoundError:
-    from safetensors.torch import load_file
-
-    def read_weights(d):
-        return load_file(str(d / "model.safetensors"))
+from slime.weights import read_weights, verify_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +70,7 @@ class EngineService:
     def __init__(self, options: EngineOptions) -> None:
         device = _device(options.device)
         dtype = None if options.dtype == "auto" else getattr(torch, options.dtype)
+        given_version = verify_weights(options.model_path).version
         self.options = options
         self.model = RaggedModel.load(options.model_path, device=device, dtype=dtype)
         self.decoder = TextDecoder.load(options.model_path)
@@ -98,7 +91,7 @@ class EngineService:
         self.loop = EngineLoop(
             self.model,
             kv,
-            version=_manifest_version(options.model_path) if options.policy_version is None else options.policy_version,
+            version=given_version if options.policy_version is None else options.policy_version,
             deliver=self._deliver,
             find_stop=lambda sequence: self.decoder.find_stop(sequence.output_ids, sequence.call.sampling.stop),
         )
@@ -193,12 +186,16 @@ class EngineService:
         Reading happens beside the running requests; they only wait for the exchange of pointers and the probe.
         """
         async with self._update_lock:
-            staged = await asyncio.to_thread(lambda: self.model.stage(read_weights(Path(call.model_path))))
+            staged = await asyncio.to_thread(self._stage, call.model_path)
             if call.abort_all_requests:
                 self.abort_all()
             exchanged = self.loop.call(lambda: self.loop.exchange_weights(staged, call.version, flush=call.flush_cache))
             await asyncio.wrap_future(exchanged)
             self.model_path = call.model_path
+
+    def _stage(self, weights_dir: str) -> dict[str, torch.Tensor]:
+        verify_weights(weights_dir)
+        return self.model.stage(read_weights(weights_dir))
 
     async def is_healthy(self, timeout_s: float) -> bool:
         """Whether a token comes out in time; a paused engine only has to answer."""
@@ -248,10 +245,3 @@ def _default_budget(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] // 2)
     return 4 << 30
-
-
-def _manifest_version(weights_dir: str) -> int:
-    """The version that a manifest names; 0 for a directory without one. A `WeightsError` if its files differ."""
-    if not (Path(weights_dir) / "manifest.json").is_file():
-        return 0
-    return verify_weights(Path(weights_dir)).version
