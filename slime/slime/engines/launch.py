@@ -1,0 +1,214 @@
+"""Engine processes: started with the flags their kind needs, watched until they are ready, gone when their owner is.
+
+    start_engine ─▶ leash ─▶ python -m slime.engines.embedded | sglang.launch_server | slime.engines.scripted
+                 ─▶ wait until /health_generate answers, the process dies, or the deadline passes ─▶ EngineProcess
+
+The process belongs to the thread that started it: when that ends, the kernel kills it. Its output goes to a log file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from slime.config.sections import EngineConfig, ModelConfig
+from slime.engines import leash
+from slime.engines.client import HttpEngine
+from slime.engines.dialect import version_to_wire
+from slime.errors import EngineError, EngineUnavailable
+
+Backend = Literal["embedded", "sglang", "scripted"]
+
+_CPU_KV_TOKENS = 32768  # SGLang sizes its cache by free GPU memory; on a CPU that would be most of the machine
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class EngineProcess:
+    """A running engine of ours.
+
+    >>> process = await start_engine(model_config, engine_config, log_path=Path("logs/engine.log"))
+    >>> engine = HttpEngine(process.url)
+    """
+
+    url: str
+    process: asyncio.subprocess.Process
+    log_path: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.returncode is None
+
+    async def wait(self) -> int:
+        """The exit status, once there is one."""
+        return await self.process.wait()
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Ask it to end, insist after `grace_s`; its children end with it."""
+        if not self.is_alive:
+            return
+        self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), grace_s)
+        except TimeoutError:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what is left of its process group
+                os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+
+
+async def start_engine(
+    model: ModelConfig,
+    engine: EngineConfig,
+    *,
+    log_path: Path,
+    backend: Backend | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    gpus: str = "",
+    environment: Mapping[str, str] | None = None,
+    extra_args: tuple[str, ...] = (),
+) -> EngineProcess:
+    """Start an engine and return when it generates.
+
+    Args:
+        backend: another one than `engine.backend`.
+        port: 0 = a free one.
+        gpus: the devices it may see, as in CUDA_VISIBLE_DEVICES; empty = all there are.
+        environment: variables set on top of this process's own.
+        extra_args: further flags of that engine.
+
+    Raises:
+        EngineUnavailable: it died, or was not ready in `engine.engine_start_timeout_s`; with the end of its log.
+    """
+    port = port or free_port(host)
+    kind = backend or engine.backend
+    command = engine_command(kind, model, engine, host=host, port=port, gpus=gpus)
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-S", "-E", leash.__file__, str(os.getpid())),
+            *command,
+            *extra_args,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **_environment(kind, is_cpu=_is_cpu(model), gpus=gpus), **(environment or {})},
+            start_new_session=True,  # Ctrl-C in a terminal is for the owner, who stops the engine in its own time
+        )
+    started = EngineProcess(f"http://{host}:{port}", process, log_path)
+    try:
+        await _wait_until_ready(started, engine.engine_start_timeout_s)
+    except BaseException:
+        await started.stop(grace_s=1.0)
+        raise
+    return started
+
+
+async def _wait_until_ready(started: EngineProcess, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    reason = "it never answered"
+    async with HttpEngine(started.url) as client:
+        while time.monotonic() < deadline and started.is_alive:
+            try:
+                await client.health(timeout_s=min(30.0, max(1.0, deadline - time.monotonic())))
+                return
+            except EngineError as error:
+                reason = str(error)
+                await asyncio.sleep(_POLL_S)
+    if not started.is_alive:
+        reason = f"it ended with status {started.process.returncode}"
+    raise EngineUnavailable(
+        f"the engine did not become ready in {timeout_s:g} s: {reason}; log {started.log_path} ends:\n"
+        + _tail(started.log_path)
+    )
+
+
+def engine_command(
+    backend: Backend,
+    model: ModelConfig,
+    engine: EngineConfig,
+    *,
+    host: str,
+    port: int,
+    version: int = 0,
+    gpus: str = "",
+) -> list[str]:
+    """The command line of an engine."""
+    shared = ["--host", host, "--port", str(port), "--model-path", model.model_path]
+    shared += ["--weight-version", version_to_wire(version), "--incremental-streaming-output"]
+    shared += ["--max-running-requests", str(engine.max_running_requests)]
+    shared += ["--max-queued-requests", str(engine.max_queued_requests)]
+    if backend == "scripted":
+        return [sys.executable, "-m", "slime.engines.scripted", *shared]
+    if engine.max_context_len:
+        shared += ["--context-length", str(engine.max_context_len)]
+    if backend == "embedded":
+        return [
+            sys.executable,
+            "-m",
+            "slime.engines.embedded",
+            *shared,
+            "--device",
+            model.device,
+            "--dtype",
+            model.dtype,
+        ]
+    return [engine.sglang_python or sys.executable, "-m", "sglang.launch_server", *shared, *_sglang_flags(model, gpus)]
+
+
+def _sglang_flags(model: ModelConfig, gpus: str) -> list[str]:
+    # Without --sleep-on-idle an idle scheduler keeps a core busy.
+    flags = ["--sleep-on-idle", "--skip-server-warmup"]
+    if _is_cpu(model):
+        dtype = "float32" if model.dtype == "auto" else model.dtype
+        flags += ["--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule"]
+        return [*flags, "--dtype", dtype, "--max-total-tokens", str(_CPU_KV_TOKENS)]
+    num_gpus = len(gpus.split(",")) if gpus else 1
+    return [*flags, "--dtype", model.dtype, "--tp", str(num_gpus)]
+
+
+def _environment(backend: Backend, *, is_cpu: bool, gpus: str) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    if is_cpu and backend != "scripted":
+        # Several processes share the cores; with a thread a core in each they mostly wait for each other.
+        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+    if is_cpu and backend == "sglang":
+        variables["SGLANG_USE_CPU_ENGINE"] = "1"
+    if gpus:
+        variables["CUDA_VISIBLE_DEVICES"] = gpus
+    return variables
+
+
+def _is_cpu(model: ModelConfig) -> bool:
+    if model.device != "auto":
+        return model.device == "cpu"
+    return not torch.cuda.is_available()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _tail(path: Path, num_lines: int = 15) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-num_lines:])
