@@ -182,6 +182,10 @@ class Store:
         """Resume from the checkpoint of `step`: what was trained later is JUDGED and free again; returns how many."""
         return await self._write(partial(writes.rewind, step=step))
 
+    async def check_writable(self) -> None:
+        """Commit a write that changes nothing; `StoreError` if the disk, or another process, does not let us."""
+        await self._write(writes.rewrite_header)
+
     # Looks.
 
     async def get(self, turn_id: str) -> Turn | None:

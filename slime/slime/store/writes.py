@@ -268,3 +268,9 @@ def _add_next_state(
         "INSERT INTO next_states (seq, from_turn, content_ids, crc) VALUES (?, ?, ?, ?)",
         (seq, from_turn, packed, records.checksum((packed,))),
     )
+
+
+def rewrite_header(connection: sqlite3.Connection) -> None:
+    """Write the database's first page as it is: as small as a real write can be."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.execute(f"PRAGMA user_version = {int(version)}")
