@@ -1,0 +1,78 @@
+"""Call by parameter name: a function asks for what it wants, as a test asks for fixtures.
+
+def compute_loss(policy_logprobs, advantages, config): …
+      │ at start-up: is every name on offer?
+      ▼
+NamedCall(function, names)(values)      reads values["policy_logprobs"], … and nothing else
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slime.errors import PluginError, nearest
+from slime.plugins.loading import describe
+
+_STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class NamedCall:
+    """A function whose parameters have been matched with the names on offer.
+
+    Attributes:
+        positional, keyword: which offered name each parameter is filled from.
+    """
+
+    function: Callable[..., Any]
+    positional: tuple[str, ...]
+    keyword: Mapping[str, str]
+
+    @classmethod
+    def match(cls, function: Callable[..., Any], names: Mapping[str, str], *, where: str = "") -> NamedCall:
+        """Match a function with what is on offer.
+
+        Args:
+            names: parameter name → the name its value is found under; most map to themselves, published
+                synonyms to ours (`policy_logits` → `policy_logprobs`).
+            where: flag and path as the user wrote them, for messages.
+
+        Raises:
+            PluginError: it asks for a name that is not on offer; parameters with a default may.
+        """
+        place = where or describe(function)
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            raise PluginError(f"{place}: {function!r} is not a function whose parameters can be read") from None
+        positional: list[str] = []
+        keyword: dict[str, str] = {}
+        for parameter in parameters:
+            if parameter.kind in _STARRED:
+                continue
+            if parameter.name in names:
+                if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                    positional.append(names[parameter.name])
+                else:
+                    keyword[parameter.name] = names[parameter.name]
+            elif parameter.default is inspect.Parameter.empty:
+                raise PluginError(
+                    f"{place}: {describe(function)} asks for {parameter.name!r}, which is not one of "
+                    f"{', '.join(sorted(names))}{nearest(parameter.name, names)}"
+                )
+        return cls(function, tuple(positional), keyword)
+
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The names that a call reads."""
+        return frozenset(self.positional) | frozenset(self.keyword.values())
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        """Call with what the function asked for; nothing else is read, so the mapping may be lazy."""
+        return self.function(
+            *(values[name] for name in self.positional),
+            **{parameter: values[name] for parameter, name in self.keyword.items()},
+        )

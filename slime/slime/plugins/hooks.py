@@ -1,0 +1,117 @@
+"""The hooks: the flag that names the plug-in, the default name in the file, the parameters on offer.
+
+Loss and reward have files of their own (`losses`, `rewards`), because published files write them in several styles.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from slime.errors import PluginError
+from slime.plugins.calling import NamedCall
+from slime.plugins.loading import describe, load_object
+
+Style = Literal["plain", "async", "generator", "async generator"]
+
+
+def same(*names: str) -> dict[str, str]:
+    """Names that are offered under themselves."""
+    return {name: name for name in names}
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One place where code of the user's may stand in for ours.
+
+    Attributes:
+        default_names: what the object is called when the path names only a file; the first that exists is taken.
+        names: parameter → the name its value is found under.
+        styles: what kinds of function it may be.
+    """
+
+    flag: str
+    default_names: tuple[str, ...]
+    names: Mapping[str, str]
+    styles: tuple[Style, ...]
+    provided: Mapping[str, object] = field(default_factory=dict)
+
+
+ROLLOUT = Hook(
+    flag="--rollout-function-path",
+    default_names=("generate_rollout",),
+    names=same("store", "judge", "chat", "engine", "config", "args", "policy_version", "owner", "rollout_id")
+    | same("data_source", "evaluation"),
+    styles=("async generator", "async", "plain"),
+)
+GENERATE = Hook(
+    flag="--custom-generate-function-path",
+    default_names=("generate",),
+    names=same("engine", "request", "prompt_ids", "sampling_params", "sample", "config", "args", "evaluation"),
+    styles=("async",),
+)
+REWARD = Hook(
+    flag="--custom-rm-path",
+    default_names=("get_reward_model", "reward", "custom_rm", "CustomRewardModel"),
+    names=same("prompt", "response", "next_state", "messages", "reply", "turn", "sample", "config", "args")
+    | {"feedback": "next_state", "next_feedback": "next_state"},
+    styles=("plain", "async"),
+)
+LOSS_TENSORS = same(
+    "policy_logprobs",
+    "rollout_logprobs",
+    "reference_logprobs",
+    "teacher_logprobs",
+    "advantages",
+    "rewards",
+    "loss_mask",
+    "sample_index",
+    "turn_index",
+)
+"""1-D over the trainable tokens of a micro-batch."""
+
+LOSS = Hook(
+    flag="--custom-loss-function-path",
+    default_names=("compute_loss", "compute_opd_loss", "compute_hybrid_loss"),
+    names=LOSS_TENSORS
+    | same("config", "sum_of_sample_mean", "args", "batch", "logits", "clip_ratio")
+    | {
+        "policy_logits": "policy_logprobs",  # published files use them as log-probs of the sampled tokens
+        "reference_logits": "reference_logprobs",
+        "student_logprobs": "policy_logprobs",
+        "scalar_rewards": "rewards",
+        "advantage_mask": "loss_mask",
+    },
+    styles=("plain",),
+)
+
+
+def style_of(function: object) -> Style:
+    """What calling it gives: a value, an awaitable, or a stream of values."""
+    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if inspect.isasyncgenfunction(target):
+        return "async generator"
+    if inspect.iscoroutinefunction(target):
+        return "async"
+    return "generator" if inspect.isgeneratorfunction(target) else "plain"
+
+
+def load_hook(hook: Hook, path: str) -> NamedCall:
+    """The function at `path`, checked against its hook.
+
+    Raises:
+        PluginError: one line that names the flag, the file and what would be accepted.
+    """
+    where = f"{hook.flag} {path}"
+    function = load_object(path, hook.default_names, flag=hook.flag, provided=hook.provided)
+    if not callable(function):
+        raise PluginError(f"{where}: {function!r} is not a function")
+    style = style_of(function)
+    if style not in hook.styles:
+        article = "an" if style.startswith("async") else "a"
+        raise PluginError(
+            f"{where}: {describe(function)} is {article} {style} function; this hook takes {' or '.join(hook.styles)}"
+        )
+    return NamedCall.match(function, hook.names, where=where)

@@ -1,0 +1,108 @@
+"""Loss plug-ins: named tensors in, one number with a gradient and its metrics out.
+
+    values["policy_logprobs"], …  ─▶  compute_loss(policy_logprobs, advantages, config)  ─▶  (loss, {"kl": 0.01})
+
+Published styles run unchanged: `compute_loss(policy_logits, reference_logits, rewards, advantages, config)`,
+`compute_opd_loss(student_logprobs, teacher_logprobs, advantage_mask, clip_ratio)`, `compute_hybrid_loss(…)`, which
+calls a global `compute_gae`, and slime's `(args, batch, logits, sum_of_sample_mean)`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slime.errors import PluginError
+from slime.fields import fields
+from slime.plugins.calling import NamedCall
+from slime.plugins.gae import advantages_by_turn, compute_gae
+from slime.plugins.hooks import LOSS, load_hook, same
+from slime.plugins.loading import describe
+
+_VALUES: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("values of the loss under way")
+
+
+@dataclass(frozen=True)
+class LossHook:
+    """A loss of the user's, ready to be called.
+
+    Attributes:
+        call: the function and what it asks for.
+    """
+
+    call: NamedCall
+
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The names it reads; what it does not ask for need not be computed."""
+        return self.call.asks_for
+
+    @property
+    def is_sum_over_samples(self) -> bool:
+        """Whether it reduces by `sum_of_sample_mean`; else it gives a mean over the micro-batch's trainable tokens."""
+        return "sum_of_sample_mean" in self.asks_for
+
+    def __call__(self, values: Mapping[str, Any]) -> tuple[Tensor, dict[str, float]]:
+        """The loss of one micro-batch and its metrics.
+
+        Args:
+            values: the names of `hooks.LOSS` and every registered field; read one by one, so it may be lazy.
+
+        Raises:
+            PluginError: what came out is no loss, or it does not depend on the policy.
+        """
+        token = _VALUES.set(values)
+        try:
+            result = self.call(values)
+        finally:
+            _VALUES.reset(token)
+        return self._checked(result)
+
+    def _checked(self, result: Any) -> tuple[Tensor, dict[str, float]]:
+        place = describe(self.call.function)
+        loss, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+        if not isinstance(loss, Tensor):
+            raise PluginError(
+                f"{place} gave {type(loss).__name__}; a loss is a tensor of one number, or (loss, metrics)"
+            )
+        if loss.numel() != 1:
+            raise PluginError(f"{place} gave a tensor of shape {tuple(loss.shape)}; reduce it to one number")
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise PluginError(f"{place} gave a loss without a gradient; it does not depend on policy_logprobs")
+        if not isinstance(metrics, Mapping):
+            raise PluginError(f"{place} gave metrics of type {type(metrics).__name__}; they are a mapping of numbers")
+        return loss.reshape(()), {str(name): _number(place, name, value) for name, value in metrics.items()}
+
+
+def load_loss(path: str) -> LossHook:
+    """The loss at `path`, e.g. `my-method/custom_loss.py` or `my_method.losses:clipped`.
+
+    Raises:
+        PluginError: no such file or name, or a parameter that is not on offer.
+    """
+    names = {**same(*(field.name for field in fields())), **LOSS.names}
+    hook = dataclasses.replace(LOSS, names=names, provided={"compute_gae": _published_compute_gae})
+    return LossHook(load_hook(hook, path))
+
+
+def _number(place: str, name: Any, value: Any) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value.detach())
+    if isinstance(value, int | float):
+        return float(value)
+    raise PluginError(f"{place} gave metric {name!r} of type {type(value).__name__}; a metric is one number")
+
+
+def _published_compute_gae(rewards: Any, values: Any = None, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
+    """The global that published loss files call. Inside a loss, `rewards` stand by token and are taken by turn."""
+    rewards = torch.as_tensor(rewards, dtype=torch.float32)
+    named = _VALUES.get(None)
+    if values is None and named is not None and rewards.shape == named["turn_index"].shape:
+        return advantages_by_turn(rewards, named["turn_index"], named["sample_index"], gamma, lambda_)
+    return compute_gae(rewards, values, gamma, lambda_)

@@ -1,0 +1,121 @@
+"""Published loss files run as they are; what comes out of a loss is checked."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from slime.config.sections import LossConfig
+from slime.errors import PluginError
+from slime.plugins.gae import compute_gae
+from slime.plugins.losses import load_loss
+from slime.plugins.settings import plugin_settings
+
+PUBLISHED = Path(__file__).parent / "published"
+
+
+@pytest.fixture
+def values() -> dict[str, Any]:
+    """Five trainable tokens: a turn of two, then, in another sample, turns of two and one."""
+    return {
+        "policy_logprobs": torch.tensor([-0.5, -1.0, -0.2, -0.7, -1.5], requires_grad=True),
+        "reference_logprobs": torch.tensor([-0.6, -0.8, -0.2, -1.7, -1.5]),
+        "teacher_logprobs": torch.tensor([-0.4, -1.1, -0.3, -0.2, -1.0]),
+        "rewards": torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0]),
+        "advantages": torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0]),
+        "loss_mask": torch.ones(5),
+        "sample_index": torch.tensor([0, 0, 1, 1, 1]),
+        "turn_index": torch.tensor([0, 0, 1, 1, 2]),
+        "config": plugin_settings(LossConfig(eps_clip=0.1, kl_loss_coef=0.5)),
+        "clip_ratio": 0.1,
+    }
+
+
+def test_the_published_loss(values):
+    hook = load_loss(f"{PUBLISHED}/custom_loss.py")
+    assert hook.asks_for == {"policy_logprobs", "reference_logprobs", "rewards", "advantages", "config"}
+    assert not hook.is_sum_over_samples
+    loss, metrics = hook(values)
+    expected = 0.0
+    policy, reference = values["policy_logprobs"].tolist(), values["reference_logprobs"].tolist()
+    for p, r, a in zip(policy, reference, values["advantages"].tolist(), strict=True):
+        ratio = math.exp(p - r)
+        expected += -min(ratio * a, min(max(ratio, 0.9), 1.1) * a) / 5 + 0.5 * (p - r) / 5
+    assert loss.item() == pytest.approx(expected, abs=1e-6)
+    assert metrics == {}
+    loss.backward()
+    assert values["policy_logprobs"].grad.abs().sum() > 0
+
+
+def test_the_published_distillation_loss_gets_the_runs_clip_and_not_its_own_default(values):
+    loss, _ = load_loss(f"{PUBLISHED}/custom_opd_loss.py")(values)
+    student, teacher = values["policy_logprobs"].detach(), values["teacher_logprobs"]
+    ratio = (student - teacher).exp()
+    gap = student - teacher
+    expected = torch.max(gap * ratio, gap * ratio.clamp(0.9, 1.1)).mean()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_the_published_hybrid_loss_calls_compute_gae_and_reports_metrics(values):
+    loss, metrics = load_loss(f"{PUBLISHED}/hybrid_loss.py")(values)
+    later = 0.99 * 0.95
+    by_turn = torch.tensor([1.0, 1.0, -1.0 + later, -1.0 + later, 1.0])
+    binary = -by_turn.mean().item()
+    distilled = -(values["teacher_logprobs"] - values["policy_logprobs"]).mean().item()
+    assert metrics == {
+        "binary_loss": pytest.approx(binary, abs=1e-6),
+        "opd_loss": pytest.approx(distilled, abs=1e-6),
+        "total_loss": pytest.approx(0.5 * binary + 0.5 * distilled, abs=1e-6),
+    }
+    assert loss.item() == pytest.approx(metrics["total_loss"])
+
+
+def test_slimes_style(values):
+    torch.manual_seed(0)
+    logits = torch.randn(5, 7, requires_grad=True)
+    batch = {"targets": torch.tensor([1, 2, 3, 4, 5]), "advantages": values["advantages"]}
+    weights = torch.tensor([0.5, 0.5, 1 / 3, 1 / 3, 1 / 3])
+    hook = load_loss(f"{PUBLISHED}/slime_loss.py:policy_gradient")
+    assert hook.is_sum_over_samples
+    offered = {"args": SimpleNamespace(kl_loss_coef=0.5), "batch": batch, "logits": logits}
+    loss, metrics = hook({**offered, "sum_of_sample_mean": lambda x: (x * weights).sum()})
+    chosen = logits.detach().log_softmax(-1)[range(5), batch["targets"]]
+    assert loss.item() == pytest.approx(-1.5 * (chosen * values["advantages"] * weights).sum().item(), abs=1e-6)
+    assert metrics == {"chosen": pytest.approx(chosen.mean().item())}
+
+
+def test_a_registered_field_is_on_offer(tmp_path, values):
+    (tmp_path / "l.py").write_text(
+        "def compute_loss(policy_logprobs, policy_versions):\n    return policy_logprobs.sum()\n"
+    )
+    assert "policy_versions" in load_loss(f"{tmp_path}/l.py").asks_for
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return policy_logprobs", "gave a tensor of shape (5,); reduce it to one number"),
+        ("return 1.0", "gave float; a loss is a tensor of one number, or (loss, metrics)"),
+        ("return policy_logprobs.detach().sum()", "gave a loss without a gradient"),
+        ("return policy_logprobs.sum(), 3", "gave metrics of type int"),
+        ("return policy_logprobs.sum(), {'x': policy_logprobs}", "gave metric 'x' of type Tensor"),
+    ],
+)
+def test_what_is_no_loss_is_refused(tmp_path, values, body, words):
+    file = tmp_path / "custom_loss.py"
+    file.write_text(f"def compute_loss(policy_logprobs):\n    {body}\n")
+    with pytest.raises(PluginError) as caught:
+        load_loss(str(file))(values)
+    assert str(caught.value).startswith("custom_loss.py:compute_loss " + words)
+
+
+def test_gae_against_its_definition():
+    rewards, values = torch.tensor([0.3, -1.0, 2.0]), [0.1, 0.2, -0.4]
+    gamma, lambda_ = 0.9, 0.8
+    deltas = [0.3 + gamma * 0.2 - 0.1, -1.0 + gamma * -0.4 - 0.2, 2.0 + 0.4]
+    expected = [sum((gamma * lambda_) ** (j - k) * deltas[j] for j in range(k, 3)) for k in range(3)]
+    assert compute_gae(rewards, values, gamma, lambda_).tolist() == pytest.approx(expected)
