@@ -1,0 +1,178 @@
+"""Which reply of ours is the last one that stands in a request, and where.
+
+Searched from the newest message backwards, by the strongest evidence first:
+
+    1. a tool-call id of ours, in an assistant message, in the tool result that answers it, or inside a text;
+    2. the text of a reply, whole or joined on line ends with other texts, when the conversation before it is the one
+       that reply was given to, or when its user message or the reply before it agree;
+    3. a summary that we wrote, inside a user message.
+
+An assistant message for which nothing is found is not ours (an example, a client's "Ok.") and is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from slime.types import TurnKind
+
+from openclaw.dialects import alphanumeric
+from openclaw.identity import Identity
+from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState
+from openclaw.plain_text import collapse, reply_lines
+from openclaw.reading import Reading, backward_keys, forward_keys, whole_key
+from openclaw.turn_ids import turn_of
+
+_CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
+_MAX_CANDIDATES = 64  # turns with one reply text that are looked at, newest first
+_ACCEPTED = 2.0  # evidence that a text-only reply is ours: a user message or the reply before it agrees
+_DISTINCTIVE = 40  # characters of a summary that nobody else writes
+_MAX_VANISHED = 8  # replies of ours in a row that a client may have dropped from its history
+_QUOTED = 8  # characters of a user message that count when it stands inside another
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The reply of `turn` stands at `position` of the request's messages."""
+
+    turn: KnownTurn
+    position: int
+
+
+class AnchorSearch:
+    """Finds the last reply of ours in one request among the turns known of its credential."""
+
+    def __init__(self, reading: Reading, known: KnownTurns, identity: Identity, connection: str | None) -> None:
+        self._reading = reading
+        self._known = known
+        self._identity = identity
+        self._connection = connection
+        self._found: dict[int, Anchor | None] = {}
+
+    def find(self) -> Anchor | None:
+        anchor = self._before(len(self._reading.messages))
+        previous = self._reading.request.previous_reply_id
+        if anchor is None and previous is not None:
+            turn = self._known.by_call_id(alphanumeric(previous)) or self._known.turns.get(turn_of(previous) or "")
+            return Anchor(turn, -1) if turn is not None else None
+        return anchor
+
+    def _before(self, end: int) -> Anchor | None:
+        """The last reply of ours before position `end`."""
+        if end not in self._found:
+            self._found[end] = None  # a search that comes back to itself finds nothing new
+            self._found[end] = self._search(end)
+        return self._found[end]
+
+    def _search(self, end: int) -> Anchor | None:
+        answered: Anchor | None = None  # by tool results whose assistant message has not come yet
+        for position in range(end - 1, -1, -1):
+            message = self._reading.messages[position]
+            if message.role == "tool":
+                turn = self._known.by_call_id(message.call_ids[0]) if message.call_ids else None
+                if turn is not None:
+                    answered = Anchor(turn, position - 1)
+            elif message.role == "assistant":
+                turn = self._by_ids(message.call_ids) or self._by_text(position, message.text)
+                if turn is not None:
+                    return Anchor(turn, position)
+            elif message.role == "user":
+                turn = self._by_summary(self._reading.user_text(position))
+                if turn is not None and answered is None:
+                    return Anchor(turn, position)
+            if answered is not None and message.role != "tool":
+                return answered
+        return answered
+
+    def _by_ids(self, call_ids: Iterable[str]) -> KnownTurn | None:
+        for call_id in call_ids:
+            turn = self._known.by_call_id(call_id)
+            if turn is not None:
+                return turn
+        return None
+
+    def _by_text(self, position: int, text: str) -> KnownTurn | None:
+        lines = reply_lines(text)
+        if not lines:
+            return None
+        turn = self._choose(self._known.by_reply(whole_key(lines)), position)
+        if turn is not None:
+            return turn
+        if "id" in text and (written := _CALL_ID_IN_TEXT.findall(text)):
+            turn = self._by_ids(alphanumeric(call_id) for call_id in reversed(written))
+        if turn is None and len(lines) > 1:
+            turn = self._joined(position, lines)
+        return turn
+
+    def _joined(self, position: int, lines: list[str]) -> KnownTurn | None:
+        """A reply that is the end or the beginning of the text: the longest end first, then the longest beginning."""
+        for keys in (backward_keys(lines), forward_keys(lines)):
+            for key in reversed(list(keys)[:-1]):
+                turn = self._choose(self._known.by_reply(key), position)
+                if turn is not None:
+                    return turn
+        return None
+
+    def _by_summary(self, text: str) -> KnownTurn | None:
+        collapsed = ""
+        for turn in self._known.summaries():
+            collapsed = collapsed or collapse(text)
+            if turn.summary in collapsed and (len(turn.summary) >= _DISTINCTIVE or collapsed.endswith(turn.summary)):
+                return turn
+        return None
+
+    def _choose(self, turns: Iterable[KnownTurn], position: int) -> KnownTurn | None:
+        """The turn whose reply stands at `position`, of those that said the same; None when none fits."""
+        candidates = list(islice(turns, _MAX_CANDIDATES))
+        if not candidates:
+            return None
+        key = self._reading.key_before(position)
+        exact = [turn for turn in candidates if turn.request_key == key]
+        if exact:
+            return max(exact, key=self._preference)
+        scored = [(self._evidence(turn, position), turn) for turn in candidates]
+        accepted = [(evidence, turn) for evidence, turn in scored if evidence >= _ACCEPTED]
+        if not accepted:
+            return None
+        return max(accepted, key=lambda entry: (entry[0], *self._preference(entry[1])))[1]
+
+    def _preference(self, turn: KnownTurn) -> tuple[float, ...]:
+        """Among turns that fit equally: the session named, the reply that arrived, the line not yet continued."""
+        return (
+            turn.name is not None and turn.name == self._identity.name,
+            turn.connection is not None and turn.connection == self._connection,
+            turn.state is ReplyState.DELIVERED,
+            not turn.continued_by,
+            turn.ended_at,
+        )
+
+    def _evidence(self, turn: KnownTurn, position: int) -> float:
+        evidence = 0.0
+        if turn.kind is TurnKind.COMPACTION:
+            evidence += 2.0
+        asked, said = collapse(turn.user_text), collapse(self._reading.user_before(position))
+        if asked and said:
+            if asked == said:
+                evidence += 2.0
+            elif min(len(asked), len(said)) >= _QUOTED and (asked in said or said in asked):
+                evidence += 1.5
+        evidence += self._order_evidence(turn, self._before(position))
+        if turn.name is not None and self._identity.name is not None:
+            evidence += 0.5 if turn.name == self._identity.name else -1.0
+        return evidence
+
+    def _order_evidence(self, turn: KnownTurn, before: Anchor | None) -> float:
+        """Whether the reply of ours before this one is the one that the turn continued."""
+        if before is None:
+            return 0.5 if turn.parent_id is None else 0.0
+        ancestor = turn.parent_id
+        if ancestor == before.turn.turn_id:
+            return 2.0
+        for _ in range(_MAX_VANISHED):
+            ancestor = self._known.parent_of(ancestor)
+            if ancestor == before.turn.turn_id:
+                return 0.0
+        return -1.0

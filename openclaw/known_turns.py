@@ -1,0 +1,197 @@
+"""The turns that capture remembers of one credential, and every way to find one of them again.
+
+A `KnownTurn` is what is left of a turn once its messages are in the store: keys and short texts. `KnownTurns` holds
+those of one credential; two credentials never share one, so that no turn can find a parent that is not its own.
+
+    tool-call id ─┐
+    reply text   ─┤
+    request key  ─┼─▶ KnownTurn ─▶ SessionState
+    summary text ─┤
+    recency      ─┘
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from slime.types import TurnKind
+
+KEPT_TEXT = 2000  # characters of a text that are kept to compare
+_MAX_RECENT = 128  # turns and summaries looked through when nothing names a turn
+
+
+class ReplyState(enum.Enum):
+    """What became of the reply to a turn."""
+
+    IN_FLIGHT = "in flight"
+    DELIVERED = "delivered"
+    FAILED = "failed"  # an error, a broken stream, a client that went away, or nothing at all in the reply
+
+
+@dataclass(slots=True)
+class KnownTurn:
+    """What matching needs to know of a turn.
+
+    Attributes:
+        request_key: of the conversation that was sent; equal for equal conversations.
+        root_key: of its messages before the first assistant message.
+        shape: model, head of the system prompt and number of tools in one number.
+        user_text: its newest user message, plain, cut to `KEPT_TEXT`.
+        root_text: its first user message, likewise.
+        num_kept: how many messages the conversation had, without the client's ephemeral ones.
+        call_ids, reply_text, reply_keys: of the reply, once there is one.
+        summary: of a compaction, the reply as clients carry it on.
+        continued_by: turns that went on from this one.
+        retried_by: the turn that sent this one's request again.
+    """
+
+    turn_id: str
+    session_id: str
+    parent_id: str | None
+    kind: TurnKind
+    request_key: bytes
+    root_key: bytes
+    shape: int
+    user_text: str
+    root_text: str
+    num_kept: int
+    has_tools: bool
+    arrived_at: float
+    name: str | None = None
+    trace: str | None = None
+    connection: str | None = None
+    state: ReplyState = ReplyState.IN_FLIGHT
+    ended_at: float = 0.0
+    call_ids: tuple[str, ...] = ()
+    reply_text: str = ""
+    reply_keys: tuple[bytes, ...] = ()
+    summary: str = ""
+    continued_by: list[str] = field(default_factory=list)
+    retried_by: str | None = None
+
+
+@dataclass(slots=True)
+class SessionState:
+    """What matching needs to know of a session.
+
+    Attributes:
+        base: the name that the client gave, without the number of a later conversation under it; None by content.
+        has_main: a main turn of it was delivered: what starts afresh under a loose name is another conversation.
+        has_label: a title or the like was made for it.
+        root_key, shape: of the request that began it; empty while only side requests belong to it.
+    """
+
+    session_id: str
+    base: str | None
+    root_key: bytes
+    shape: int
+    num_turns: int = 0
+    has_main: bool = False
+    has_label: bool = False
+    newest: str = ""
+
+
+class KnownTurns:
+    """All known turns of one credential."""
+
+    def __init__(self) -> None:
+        self.turns: dict[str, KnownTurn] = {}
+        self.sessions: OrderedDict[str, SessionState] = OrderedDict()
+        self.newest_session_of: dict[str, str] = {}  # by the name a client gave
+        self.newest_session_from: dict[tuple[bytes, int], str] = {}  # by root key and shape
+        self.waiting_labels: deque[tuple[KnownTurn, str]] = deque(maxlen=_MAX_RECENT)
+        self._by_call_id: dict[str, str] = {}
+        self._by_reply: dict[bytes, list[str]] = {}
+        self._by_request: dict[bytes, list[str]] = {}
+        self._recent: deque[str] = deque(maxlen=_MAX_RECENT)
+        self._failed: deque[str] = deque(maxlen=_MAX_RECENT)
+        self._summaries: deque[str] = deque(maxlen=_MAX_RECENT)
+
+    def begin(self, turn: KnownTurn, session: SessionState) -> None:
+        self.turns[turn.turn_id] = turn
+        self._by_request.setdefault(turn.request_key, []).append(turn.turn_id)
+        self._recent.append(turn.turn_id)
+        session.num_turns += 1
+        session.newest = turn.turn_id
+        self.sessions[session.session_id] = session
+        self.sessions.move_to_end(session.session_id)
+        if session.base is not None:
+            self.newest_session_of[session.base] = session.session_id
+        if session.root_key:
+            self.newest_session_from[session.root_key, session.shape] = session.session_id
+        if turn.parent_id in self.turns:
+            self.turns[turn.parent_id].continued_by.append(turn.turn_id)
+
+    def add_reply(self, turn: KnownTurn) -> None:
+        """Make a turn findable by what its reply holds; `call_ids`, `reply_keys` and `summary` are set."""
+        for call_id in turn.call_ids:
+            self._by_call_id[call_id] = turn.turn_id
+        for key in turn.reply_keys:
+            self._by_reply.setdefault(key, []).append(turn.turn_id)
+        if turn.summary:
+            self._summaries.append(turn.turn_id)
+
+    def add_failure(self, turn: KnownTurn) -> None:
+        self._failed.append(turn.turn_id)
+
+    def forget(self, turn_id: str) -> None:
+        turn = self.turns.pop(turn_id)
+        for call_id in turn.call_ids:
+            if self._by_call_id.get(call_id) == turn_id:
+                del self._by_call_id[call_id]
+        for key in turn.reply_keys:
+            _discard(self._by_reply, key, turn_id)
+        _discard(self._by_request, turn.request_key, turn_id)
+        session = self.sessions[turn.session_id]
+        session.num_turns -= 1
+        if not session.num_turns:
+            del self.sessions[turn.session_id]
+            if session.base is not None and self.newest_session_of.get(session.base) == turn.session_id:
+                del self.newest_session_of[session.base]
+            root = (session.root_key, session.shape)
+            if self.newest_session_from.get(root) == turn.session_id:
+                del self.newest_session_from[root]
+
+    def by_call_id(self, call_id: str) -> KnownTurn | None:
+        turn_id = self._by_call_id.get(call_id)
+        return self.turns[turn_id] if turn_id is not None else None
+
+    def parent_of(self, turn_id: str | None) -> str | None:
+        turn = self.turns.get(turn_id) if turn_id is not None else None
+        return turn.parent_id if turn is not None else None
+
+    def by_reply(self, key: bytes) -> Iterator[KnownTurn]:
+        """Turns whose reply has this key, newest first."""
+        return (self.turns[turn_id] for turn_id in reversed(self._by_reply.get(key, ())))
+
+    def by_request(self, key: bytes) -> Iterator[KnownTurn]:
+        """Turns whose request has this key, newest first."""
+        return (self.turns[turn_id] for turn_id in reversed(self._by_request.get(key, ())))
+
+    def recent(self) -> Iterator[KnownTurn]:
+        """The newest turns, newest first."""
+        return self._known(self._recent)
+
+    def failed(self) -> Iterator[KnownTurn]:
+        """Turns that failed lately and were not sent again, newest first."""
+        return (turn for turn in self._known(self._failed) if turn.retried_by is None)
+
+    def summaries(self) -> Iterator[KnownTurn]:
+        """Compactions made lately, newest first."""
+        return self._known(self._summaries)
+
+    def _known(self, turn_ids: deque[str]) -> Iterator[KnownTurn]:
+        return (self.turns[turn_id] for turn_id in reversed(turn_ids) if turn_id in self.turns)
+
+
+def _discard(index: dict[bytes, list[str]], key: bytes, turn_id: str) -> None:
+    entries = index.get(key)
+    if entries is None:
+        return
+    if turn_id in entries:
+        entries.remove(turn_id)
+    if not entries:
+        del index[key]

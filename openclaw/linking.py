@@ -1,0 +1,107 @@
+"""Which session a request belongs to when neither its client nor a reply of ours in it says so.
+
+A title, a commit message or a summary is asked for *about* a conversation, whose words stand in one message. A
+conversation whose replies we do not know went on somewhere else. An application that starts over right after its stream
+broke is still in the same session.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from slime.types import TurnKind
+
+from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState, SessionState
+from openclaw.plain_text import collapse
+from openclaw.reading import Reading
+
+_LABEL_WAIT_S = 60.0  # a title may come this long before the first request of its conversation
+_LABEL_LATE_S = 2.0  # or this long after it
+_RESTART_S = 1.0  # an application that starts over after a broken stream does so at once; a person does not
+_HEAD = 200  # characters of a text that are looked for in another
+_SHORT = 8  # a text below this length must stand on a line of its own
+_DELEGATED_S, _DELEGATED_MIN = 120.0, 40
+
+
+def session_spoken_of(reading: Reading, kind: TurnKind, known: KnownTurns, now: float) -> SessionState | None:
+    """The session that a side request or a compaction is about; None when it is not there (yet)."""
+    text = reading.all_user_text
+    replies: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    newest_first: list[str] = []
+    for turn in known.recent():
+        if turn.kind is TurnKind.SIDE:
+            continue
+        newest_first.append(turn.session_id)
+        if turn.reply_text and collapse(turn.reply_text[:_HEAD]) in text:
+            replies[turn.session_id] += 1
+        if turn.user_text and _stands_in(turn.user_text, text):
+            asked[turn.session_id] += 1
+    mentioned = replies if replies or kind is TurnKind.SIDE else asked
+    sessions = dict.fromkeys(session_id for session_id in newest_first if mentioned[session_id])
+    if sessions:
+        best = max(sessions, key=lambda session_id: 2 * replies[session_id] + asked[session_id])  # the newest of equals
+        return known.sessions[best]
+    return _just_begun(text, known, now)
+
+
+def _just_begun(text: str, known: KnownTurns, now: float) -> SessionState | None:
+    """A conversation that began a moment ago with words that stand in a label's request."""
+    for turn in known.recent():
+        if now - turn.arrived_at > _LABEL_LATE_S:
+            return None
+        session = known.sessions[turn.session_id]
+        is_root = turn.kind is TurnKind.MAIN and turn.parent_id is None
+        if is_root and not session.has_label and _stands_in(turn.root_text, text):
+            return session
+    return None
+
+
+def session_labelled_before(reading: Reading, known: KnownTurns, now: float) -> SessionState | None:
+    """The session that a waiting title opened for the conversation that begins with this request."""
+    for label, text in reversed(known.waiting_labels):
+        if now - label.arrived_at > _LABEL_WAIT_S:
+            return None
+        session = known.sessions.get(label.session_id)
+        if session is not None and not session.root_key and _stands_in(reading.first_user, text):
+            return session
+    return None
+
+
+def session_started_over(reading: Reading, known: KnownTurns, now: float) -> SessionState | None:
+    """The session whose stream broke a moment ago and whose first request this repeats."""
+    session = session_with_root(reading, known)
+    newest = known.turns.get(session.newest) if session is not None else None
+    if newest is None or newest.state is not ReplyState.FAILED or newest.retried_by is not None:
+        return None
+    return session if now - newest.ended_at <= _RESTART_S else None
+
+
+def session_with_root(reading: Reading, known: KnownTurns) -> SessionState | None:
+    """The newest session that began with the messages that this request begins with, from the same agent."""
+    session_id = known.newest_session_from.get((reading.root_key, reading.shape))
+    return known.sessions.get(session_id) if session_id is not None else None
+
+
+def delegating_turn(reading: Reading, known: KnownTurns, now: float) -> KnownTurn | None:
+    """The turn whose whole reply is handed on as a user's message (a planner to an editor)."""
+    text = collapse(reading.last_user)
+    if len(text) < _DELEGATED_MIN:
+        return None
+    for turn in known.recent():
+        if now - turn.arrived_at > _DELEGATED_S:
+            return None
+        reply = turn.reply_text
+        if len(reply) >= _DELEGATED_MIN and text.startswith(reply[:_SHORT]) and text.startswith(collapse(reply)):
+            return turn
+    return None
+
+
+def _stands_in(words: str, text: str) -> bool:
+    """Whether a user's words, or their head, stand in a collapsed text; short ones only by themselves."""
+    head = collapse(words[:_HEAD])
+    if not head:
+        return False
+    if len(head) < _SHORT:
+        return head == text.strip("\"' ") or f'"{head}"' in text or f"> {head} <" in text or f": {head} " in text
+    return head in text

@@ -1,0 +1,66 @@
+"""Requests that repeat an earlier one (retries) and requests that continue a reply a second time (branches)."""
+
+from __future__ import annotations
+
+from slime.types import TurnKind
+
+from openclaw.ancestry import Anchor
+from openclaw.identity import Identity
+from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState
+from openclaw.reading import Reading
+
+CONTINUATIONS = (TurnKind.MAIN, TurnKind.BRANCH, TurnKind.RETRY)
+"""The kinds of turn that carry a conversation on."""
+
+_RETRY_WINDOW_S = 900.0  # an equal request this long after a failure is a new one
+
+
+def find_retried(
+    reading: Reading, known: KnownTurns, identity: Identity, anchor: Anchor | None, now: float
+) -> KnownTurn | None:
+    """The turn whose request this one repeats because its reply failed, never arrived or was empty.
+
+    An equal request is a retry of one that failed. Of one still in flight it is a retry only when the client's library
+    counts it as one: parallel rollouts start with equal requests. Of one that was answered it is a new question.
+    """
+    for turn in known.by_request(reading.request_key):
+        if turn.retried_by is not None or turn.shape != reading.shape or _is_elsewhere(turn, identity):
+            continue
+        if turn.state is ReplyState.FAILED and now - turn.ended_at <= _RETRY_WINDOW_S:
+            return turn
+        if turn.state is ReplyState.IN_FLIGHT and identity.retry_count > 0:
+            return turn
+    parent_id = anchor.turn.turn_id if anchor is not None else None
+    for turn in known.failed():
+        if now - turn.ended_at > _RETRY_WINDOW_S:
+            break
+        if turn.parent_id == parent_id and not _is_elsewhere(turn, identity) and _is_rewritten(turn, reading, identity):
+            return turn
+    return None
+
+
+def is_continued(turn: KnownTurn, known: KnownTurns) -> bool:
+    """Whether a conversation already went on from this turn, with a reply that arrived."""
+    continuations = (known.turns.get(turn_id) for turn_id in turn.continued_by)
+    return any(
+        other is not None and other.kind in CONTINUATIONS and other.state is ReplyState.DELIVERED
+        for other in continuations
+    )
+
+
+def _is_elsewhere(turn: KnownTurn, identity: Identity) -> bool:
+    """Whether client names say that the turn belongs to another session."""
+    return turn.name is not None and identity.name is not None and turn.name != identity.name
+
+
+def _is_rewritten(turn: KnownTurn, reading: Reading, identity: Identity) -> bool:
+    """Whether a client wrapped the failed request's words in a note, or added one, to ask again.
+
+    The wrapped words keep lines of their own, and the conversation its length; an added note is believed only within
+    one trace, because a person who asks something else after a failure adds a message too.
+    """
+    if turn.num_kept == reading.num_kept:
+        wrapped = f"\n{turn.user_text}\n"
+        return bool(turn.user_text) and wrapped in f"\n{reading.last_user}\n"
+    same_trace = turn.trace is not None and turn.trace == identity.trace
+    return same_trace and reading.starts_with_request(turn.request_key, turn.num_kept)

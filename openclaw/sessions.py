@@ -1,0 +1,86 @@
+"""Which session a placed request belongs to, and what new sessions are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slime.types import TurnKind
+
+from openclaw import linking
+from openclaw.identity import Identity
+from openclaw.known_turns import KnownTurn, KnownTurns, SessionState
+from openclaw.reading import Reading
+from openclaw.turn_ids import new_turn_id
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is known of a request when its session is chosen."""
+
+    reading: Reading
+    identity: Identity
+    parent: KnownTurn | None
+    retried: KnownTurn | None
+    kind: TurnKind
+    now: float
+
+
+class SessionChooser:
+    """Chooses sessions, and keeps the names of different credentials apart."""
+
+    def __init__(self) -> None:
+        self._owner: dict[str, str] = {}  # session id -> hash of the credential
+
+    def claim(self, session_id: str, credential: str) -> None:
+        self._owner[session_id] = credential
+
+    def release(self, session_id: str) -> None:
+        self._owner.pop(session_id, None)
+
+    def choose(self, request: Request, known: KnownTurns, credential: str) -> SessionState:
+        """By firm name, else the session of the turn it repeats or continues, else by loose name, else by content."""
+        identity = request.identity
+        if identity.is_firm and identity.name is not None:
+            return self._named(identity.name, known, credential)
+        if request.retried is not None:
+            return known.sessions[request.retried.session_id]
+        if request.parent is not None:
+            return known.sessions[request.parent.session_id]
+        if identity.name is not None:
+            session = self._named(identity.name, known, credential)
+            starts = request.kind is TurnKind.MAIN and not request.reading.has_assistant
+            return self._next_under(identity.name, session, credential) if starts and session.has_main else session
+        return _by_content(request, known) or _new("s" + new_turn_id(request.now), None)
+
+    def _named(self, name: str, known: KnownTurns, credential: str) -> SessionState:
+        """The newest session of that name and credential; somebody else's of the same name is another one."""
+        session_id = known.newest_session_of.get(name)
+        return known.sessions[session_id] if session_id is not None else self._first_free(name, name, credential)
+
+    def _next_under(self, name: str, session: SessionState, credential: str) -> SessionState:
+        """The next conversation under a name that stands for more than one: `name#2`, `name#3`, …"""
+        number = session.session_id.rpartition("#")[2] if session.session_id != name else ""
+        count = int(number) + 1 if number.isdigit() else 2
+        return self._first_free(f"{name}#{count}", name, credential)
+
+    def _first_free(self, session_id: str, name: str, credential: str) -> SessionState:
+        if self._owner.get(session_id, credential) != credential:
+            session_id = f"{session_id}~{credential[:8]}"
+        return _new(session_id, name)
+
+
+def _new(session_id: str, base: str | None) -> SessionState:
+    return SessionState(session_id, base, b"", 0)
+
+
+def _by_content(request: Request, known: KnownTurns) -> SessionState | None:
+    reading, now = request.reading, request.now
+    if request.kind in (TurnKind.SIDE, TurnKind.COMPACTION):
+        return linking.session_spoken_of(reading, request.kind, known, now)
+    if not reading.has_assistant:
+        labelled = linking.session_labelled_before(reading, known, now)
+        return labelled or linking.session_started_over(reading, known, now)
+    # Replies that are not ours: examples when they make no calls, else a conversation that went on elsewhere.
+    if any(message.call_ids for message in reading.messages):
+        return linking.session_with_root(reading, known)
+    return None
