@@ -21,6 +21,7 @@ from slime.types import TurnKind
 
 from openclaw.dialects import alphanumeric
 from openclaw.identity import Identity
+from openclaw.kinds import kind_of
 from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState
 from openclaw.plain_text import collapse, reply_lines
 from openclaw.reading import Reading, backward_keys, forward_keys, whole_key
@@ -29,6 +30,7 @@ from openclaw.turn_ids import turn_of
 _CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
 _MAX_CANDIDATES = 64  # turns with one reply text that are looked at, newest first
 _ACCEPTED = 2.0  # evidence that a text-only reply is ours: a user message or the reply before it agrees
+_SUMMARY_PLACES = 6  # messages at the start of a request among which a summary stands
 _DISTINCTIVE = 40  # characters of a summary that nobody else writes
 _MAX_VANISHED = 8  # replies of ours in a row that a client may have dropped from its history
 _QUOTED = 8  # characters of a user message that count when it stands inside another
@@ -36,10 +38,15 @@ _QUOTED = 8  # characters of a user message that count when it stands inside ano
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The reply of `turn` stands at `position` of the request's messages."""
+    """The reply of `turn` stands at `position` of the request's messages.
+
+    Attributes:
+        equals: ids of all turns whose reply it may be just as well (parallel sessions that said the same), its own too.
+    """
 
     turn: KnownTurn
     position: int
+    equals: frozenset[str] = frozenset()
 
 
 class AnchorSearch:
@@ -50,9 +57,11 @@ class AnchorSearch:
         self._known = known
         self._identity = identity
         self._connection = connection
+        self._may_carry_summary = kind_of(reading.request, has_our_replies=False) is TurnKind.MAIN
         self._found: dict[int, Anchor | None] = {}
 
     def find(self) -> Anchor | None:
+        """The newest one, or None."""
         anchor = self._before(len(self._reading.messages))
         previous = self._reading.request.previous_reply_id
         if anchor is None and previous is not None:
@@ -76,9 +85,10 @@ class AnchorSearch:
                 if turn is not None:
                     answered = Anchor(turn, position - 1)
             elif message.role == "assistant":
-                turn = self._by_ids(message.call_ids) or self._by_text(position, message.text)
-                if turn is not None:
-                    return Anchor(turn, position)
+                turn = self._by_ids(message.call_ids)
+                anchor = self._by_text(position, message.text) if turn is None else Anchor(turn, position)
+                if anchor is not None:
+                    return anchor
             elif message.role == "user":
                 turn = self._by_summary(self._reading.user_text(position))
                 if turn is not None and answered is None:
@@ -94,29 +104,32 @@ class AnchorSearch:
                 return turn
         return None
 
-    def _by_text(self, position: int, text: str) -> KnownTurn | None:
+    def _by_text(self, position: int, text: str) -> Anchor | None:
         lines = reply_lines(text)
         if not lines:
             return None
-        turn = self._choose(self._known.by_reply(whole_key(lines)), position)
-        if turn is not None:
-            return turn
+        anchor = self._choose(self._known.by_reply(whole_key(lines)), position)
+        if anchor is not None:
+            return anchor
         if "id" in text and (written := _CALL_ID_IN_TEXT.findall(text)):
             turn = self._by_ids(alphanumeric(call_id) for call_id in reversed(written))
-        if turn is None and len(lines) > 1:
-            turn = self._joined(position, lines)
-        return turn
+            if turn is not None:
+                return Anchor(turn, position)
+        return self._joined(position, lines) if len(lines) > 1 else None
 
-    def _joined(self, position: int, lines: list[str]) -> KnownTurn | None:
+    def _joined(self, position: int, lines: list[str]) -> Anchor | None:
         """A reply that is the end or the beginning of the text: the longest end first, then the longest beginning."""
         for keys in (backward_keys(lines), forward_keys(lines)):
             for key in reversed(list(keys)[:-1]):
-                turn = self._choose(self._known.by_reply(key), position)
-                if turn is not None:
-                    return turn
+                anchor = self._choose(self._known.by_reply(key), position)
+                if anchor is not None:
+                    return anchor
         return None
 
     def _by_summary(self, text: str) -> KnownTurn | None:
+        """A compaction whose summary a user message holds, in a request that carries a conversation on."""
+        if not self._may_carry_summary:
+            return None
         collapsed = ""
         for turn in self._known.summaries():
             collapsed = collapsed or collapse(text)
@@ -124,20 +137,21 @@ class AnchorSearch:
                 return turn
         return None
 
-    def _choose(self, turns: Iterable[KnownTurn], position: int) -> KnownTurn | None:
+    def _choose(self, turns: Iterable[KnownTurn], position: int) -> Anchor | None:
         """The turn whose reply stands at `position`, of those that said the same; None when none fits."""
         candidates = list(islice(turns, _MAX_CANDIDATES))
         if not candidates:
             return None
         key = self._reading.key_before(position)
-        exact = [turn for turn in candidates if turn.request_key == key]
-        if exact:
-            return max(exact, key=self._preference)
-        scored = [(self._evidence(turn, position), turn) for turn in candidates]
-        accepted = [(evidence, turn) for evidence, turn in scored if evidence >= _ACCEPTED]
-        if not accepted:
-            return None
-        return max(accepted, key=lambda entry: (entry[0], *self._preference(entry[1])))[1]
+        best = [turn for turn in candidates if turn.request_key == key]
+        if not best:
+            evidence = [self._evidence(turn, position) for turn in candidates]
+            most = max(evidence)
+            if most < _ACCEPTED:
+                return None
+            best = [turn for turn, found in zip(candidates, evidence, strict=True) if found == most]
+        equals = frozenset(turn.turn_id for turn in best)
+        return Anchor(max(best, key=self._preference), position, equals)
 
     def _preference(self, turn: KnownTurn) -> tuple[float, ...]:
         """Among turns that fit equally: the session named, the reply that arrived, the line not yet continued."""
@@ -151,8 +165,8 @@ class AnchorSearch:
 
     def _evidence(self, turn: KnownTurn, position: int) -> float:
         evidence = 0.0
-        if turn.kind is TurnKind.COMPACTION:
-            evidence += 2.0
+        if turn.kind is TurnKind.COMPACTION:  # its request holds the history as one text: nothing else can agree
+            return _ACCEPTED if position < _SUMMARY_PLACES else 0.0
         asked, said = collapse(turn.user_text), collapse(self._reading.user_before(position))
         if asked and said:
             if asked == said:
@@ -168,11 +182,14 @@ class AnchorSearch:
         """Whether the reply of ours before this one is the one that the turn continued."""
         if before is None:
             return 0.5 if turn.parent_id is None else 0.0
+        if before.turn.kind is TurnKind.COMPACTION and before.turn.session_id == turn.session_id:
+            return 2.0  # kept word for word behind the summary of what was before it
+        earlier = before.equals or {before.turn.turn_id}
         ancestor = turn.parent_id
-        if ancestor == before.turn.turn_id:
+        if ancestor in earlier:
             return 2.0
         for _ in range(_MAX_VANISHED):
             ancestor = self._known.parent_of(ancestor)
-            if ancestor == before.turn.turn_id:
+            if ancestor in earlier:
                 return 0.0
         return -1.0

@@ -221,7 +221,7 @@ class ConversationIndex:
 
     def _remember(self, turn: KnownTurn, session: SessionState, known: KnownTurns, credential: str) -> None:
         if not session.root_key and turn.kind in CONTINUATIONS:
-            session.root_key, session.shape = turn.root_key, turn.shape
+            session.root_key, session.shape, session.root_text = turn.root_key, turn.shape, turn.root_text
         known.begin(turn, session)
         self._sessions.claim(session.session_id, credential)
         self._order[turn.turn_id] = credential

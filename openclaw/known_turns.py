@@ -81,13 +81,14 @@ class SessionState:
         base: the name that the client gave, without the number of a later conversation under it; None by content.
         has_main: a main turn of it was delivered: what starts afresh under a loose name is another conversation.
         has_label: a title or the like was made for it.
-        root_key, shape: of the request that began it; empty while only side requests belong to it.
+        root_key, shape, root_text: of the request that began it; empty while only side requests belong to it.
     """
 
     session_id: str
     base: str | None
     root_key: bytes
     shape: int
+    root_text: str = ""
     num_turns: int = 0
     has_main: bool = False
     has_label: bool = False

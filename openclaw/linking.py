@@ -7,8 +7,6 @@ broke is still in the same session.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from slime.types import TurnKind
 
 from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState, SessionState
@@ -26,22 +24,23 @@ _DELEGATED_S, _DELEGATED_MIN = 120.0, 40
 def session_spoken_of(reading: Reading, kind: TurnKind, known: KnownTurns, now: float) -> SessionState | None:
     """The session that a side request or a compaction is about; None when it is not there (yet)."""
     text = reading.all_user_text
-    replies: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
-    newest_first: list[str] = []
+    said: dict[str, list[bool]] = {}  # by session, newest first: does each of its turns' replies stand in the text?
+    asked: dict[str, list[bool]] = {}
     for turn in known.recent():
         if turn.kind is TurnKind.SIDE:
             continue
-        newest_first.append(turn.session_id)
-        if turn.reply_text and collapse(turn.reply_text[:_HEAD]) in text:
-            replies[turn.session_id] += 1
-        if turn.user_text and _stands_in(turn.user_text, text):
-            asked[turn.session_id] += 1
-    mentioned = replies if replies or kind is TurnKind.SIDE else asked
-    sessions = dict.fromkeys(session_id for session_id in newest_first if mentioned[session_id])
+        asked.setdefault(turn.session_id, []).append(_stands_in(turn.user_text, text))
+        said.setdefault(turn.session_id, []).append(_stands_in(turn.reply_text, text))
+
+    def share(session_id: str) -> float:
+        """How much of the session stands in the text; sessions that said the same differ in what they did not say."""
+        is_begun = _stands_in(known.sessions[session_id].root_text, text)
+        return _mean(said[session_id]) + _mean(asked[session_id]) + is_begun
+
+    mentioned = said if kind is TurnKind.SIDE or any(map(any, said.values())) else asked
+    sessions = [session_id for session_id in said if any(mentioned[session_id])]
     if sessions:
-        best = max(sessions, key=lambda session_id: 2 * replies[session_id] + asked[session_id])  # the newest of equals
-        return known.sessions[best]
+        return known.sessions[max(sessions, key=share)]  # the newest of equals
     return _just_begun(text, known, now)
 
 
@@ -95,6 +94,10 @@ def delegating_turn(reading: Reading, known: KnownTurns, now: float) -> KnownTur
         if len(reply) >= _DELEGATED_MIN and text.startswith(reply[:_SHORT]) and text.startswith(collapse(reply)):
             return turn
     return None
+
+
+def _mean(values: list[bool]) -> float:
+    return sum(values) / len(values)
 
 
 def _stands_in(words: str, text: str) -> bool:
