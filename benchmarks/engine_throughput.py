@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
@@ -29,24 +30,23 @@ from engine_process import SHAPES, build_model, engine_process
 from transformers import AutoModelForCausalLM
 
 
-async def engine_round(url: str, prompts: list[list[int]], num_new: int) -> float:
+async def engine_round(client: aiohttp.ClientSession, prompts: list[list[int]], num_new: int) -> float:
     """Seconds until the last of the concurrent requests is answered."""
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(url, connector=connector) as client:
 
-        async def ask(prompt: list[int]) -> None:
-            body = {
-                "input_ids": prompt,
-                "sampling_params": {"max_new_tokens": num_new, "ignore_eos": True, "temperature": 1.0},
-                "return_logprob": True,
-            }
-            async with client.post("/generate", json=body) as response:
-                meta = (await response.json())["meta_info"]
-                assert len(meta["output_token_logprobs"]) == num_new, meta
+    async def ask(prompt: list[int]) -> None:
+        body = {
+            "input_ids": prompt,
+            "sampling_params": {"max_new_tokens": num_new, "ignore_eos": True, "temperature": 1.0},
+            "return_logprob": True,
+        }
+        async with client.post("/generate", json=body) as response:
+            assert response.status == 200, await response.text()
+            meta = (await response.json())["meta_info"]
+            assert len(meta["output_token_logprobs"]) == num_new, meta
 
-        started = time.perf_counter()
-        await asyncio.gather(*(ask(prompt) for prompt in prompts))
-        return time.perf_counter() - started
+    started = time.perf_counter()
+    await asyncio.gather(*(ask(prompt) for prompt in prompts))
+    return time.perf_counter() - started
 
 
 @torch.inference_mode()
@@ -67,47 +67,52 @@ def generate_round(model: torch.nn.Module, prompts: list[list[int]], num_new: in
     return time.perf_counter() - started
 
 
+async def compare(url: str, model: torch.nn.Module, case: tuple[int, int], rounds: int, num_new: int) -> dict[str, Any]:
+    """Median tokens a second of both sides for (sequences, context), and their ratio."""
+    num_sequences, context = case
+    vocab_size = model.config.vocab_size  # type: ignore[union-attr]
+    rng = random.Random(context * num_sequences)
+    times: dict[str, list[float]] = {"engine": [], "generate": []}
+    async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as client:
+        for round_number in range(rounds + 1):
+            prompts = [[rng.randrange(vocab_size) for _ in range(context)] for _ in range(num_sequences)]
+            engine_s = await engine_round(client, prompts, num_new)
+            generate_s = generate_round(model, prompts, num_new)
+            if round_number:  # the first one warms up
+                times["engine"].append(engine_s)
+                times["generate"].append(generate_s)
+    rate = {side: num_sequences * num_new / statistics.median(seconds) for side, seconds in times.items()}
+    return {"sequences": num_sequences, "context": context, **rate, "ratio": rate["engine"] / rate["generate"]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two rounds, 32 new tokens, no 64 × 512")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="small", help="of the random model")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cases", default="", help="only these, e.g. 16x64,64x512")
-    parser.add_argument("--num-new", type=int, default=64)
+    parser.add_argument("--num-new", type=int, default=64, help="new tokens a sequence")
+    parser.add_argument("--cases", default="1x64,16x64,64x64,1x512,16x512,64x512", help="sequences x context")
     args = parser.parse_args()
     torch.set_num_threads(1)
     num_new, rounds = (32, 2) if args.quick else (args.num_new, args.rounds)
-    cases = [(1, 64), (16, 64), (64, 64), (1, 512), (16, 512), (64, 512)]
+    cases = [
+        (int(sequences), int(context)) for sequences, context in (case.split("x") for case in args.cases.split(","))
+    ]
     if args.quick:
-        cases.remove((64, 512))
-    if args.cases:
-        cases = [(int(a), int(b)) for a, b in (case.split("x") for case in args.cases.split(","))]
-    rng = random.Random(7)
+        cases = [case for case in cases if case != (64, 512)]
     results = []
     with tempfile.TemporaryDirectory() as directory:
         model_dir = build_model(Path(directory), args.shape)
         dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
         model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype).to(args.device).eval()
-        vocab = model.config.vocab_size
         with engine_process(model_dir, "--device", args.device) as url:
-            for num_sequences, context in cases:
-                times: dict[str, list[float]] = {"engine": [], "generate": []}
-                for round_number in range(rounds + 1):
-                    prompts = [[rng.randrange(vocab) for _ in range(context)] for _ in range(num_sequences)]
-                    engine_s = asyncio.run(engine_round(url, prompts, num_new))
-                    generate_s = generate_round(model, prompts, num_new)
-                    if round_number:  # the first round warms up
-                        times["engine"].append(engine_s)
-                        times["generate"].append(generate_s)
-                rate = {
-                    side: num_sequences * num_new / statistics.median(seconds) for side, seconds in times.items()
-                }
-                ratio = rate["engine"] / rate["generate"]
-                results.append({"sequences": num_sequences, "context": context, **rate, "ratio": ratio})
+            for case in cases:
+                result = asyncio.run(compare(url, model, case, rounds, num_new))
+                results.append(result)
                 print(
-                    f"{num_sequences:3d} × {context:3d}: engine {rate['engine']:8.1f} tok/s, "
-                    f"generate {rate['generate']:8.1f} tok/s, ratio {ratio:.2f}",
+                    f"{result['sequences']:3d} × {result['context']:3d}: engine {result['engine']:8.1f} tok/s, "
+                    f"generate {result['generate']:8.1f} tok/s, ratio {result['ratio']:.2f}",
                     flush=True,
                 )
     print(json.dumps({"benchmark": "engine_throughput", "shape": args.shape, "device": args.device, "cases": results}))

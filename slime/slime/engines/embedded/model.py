@@ -82,7 +82,7 @@ class RaggedModel:
                 input_ids=torch.tensor([ids], device=self.device),
                 position_ids=torch.tensor([positions], device=self.device),
                 use_cache=False,
-                logits_to_keep=torch.tensor(keep, device=self.device),
+                logits_to_keep=torch.tensor(keep, dtype=torch.long, device=self.device),
                 ragged=step,
             ).logits
             return logits[0].float()  # type: ignore[no-any-return]

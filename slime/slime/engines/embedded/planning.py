@@ -134,7 +134,7 @@ def _split_rows(decoding: list[Sequence], call_cost: int) -> tuple[list[Sequence
     """
     rows = sorted(decoding, key=_index)
     if len(rows) < 2:
-        return rows, []
+        return [], rows
     width = _index(rows[-1]) + 1 - _index(rows[0])
     by_length = sorted(rows, key=lambda sequence: len(sequence.tokens))
     apart_cost = 0
