@@ -11,6 +11,7 @@ that says what to do instead. Nothing is taken and then ignored.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -197,158 +198,150 @@ _ALWAYS_ASYNC = always("serving, judging and training are always asynchronous", 
 _BY_SESSION = always("turns are always kept by session", "true", "1", "yes")
 
 
-def _table() -> list[Alias]:
-    def flag(name: str, section: str, means: str, rule: Rule) -> Alias:
-        return Alias("flag", name, section, means, rule)
+_flag, _env, _yaml = (functools.partial(Alias, where) for where in ("flag", "env", "yaml"))
 
-    def env(name: str, section: str, means: str, rule: Rule) -> Alias:
-        return Alias("env", name, section, means, rule)
-
-    def yaml(name: str, section: str, means: str, rule: Rule) -> Alias:
-        return Alias("yaml", name, section, means, rule)
-
-    return [
-        # flags of the published launch scripts
-        flag("--num-rollout-workers", "judge", "`--num-judge-workers`", becomes("judge.num_judge_workers")),
-        flag("--rm-checkpoint", "judge", "`--judge llm --judge-model-path`", judge_model),
-        flag(
-            "--reward-aggregation",
-            "judge",
-            "`majority`, always",
-            always("votes are always decided by majority", "majority"),
-        ),
-        flag("--lr-warmup-samples", "trainer", "`--lr-warmup-steps`, divided by the batch", samples_to_updates),
-        flag("--ppo-clip-ratio", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-        flag("--clip-range", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-        flag("--num-judges", "judge", "`--majority-vote-n`", becomes("judge.majority_vote_n")),
-        flag("--consensus-threshold", "judge", "`--majority-vote-threshold`", becomes("judge.majority_vote_threshold")),
-        flag("--num-epochs", "trainer", "1, always", always("every sample is trained once", "1")),
-        flag("--async-collection", "rollout", "always", _ALWAYS_ASYNC),
-        flag("--max-turns", "rollout", "refused: agent tracks", _TRACKS),
-        flag("--parallel-envs", "rollout", "refused: agent tracks", _TRACKS),
-        flag("--offload-optimizer-state", "trainer", "refused: offloading", _OFFLOAD),
-        *(
-            flag(f"--{name}", "trainer", "refused: LoRA", _LORA)
-            for name in ("use-lora", "lora-rank", "lora-alpha", "lora-dropout")
-        ),
-        # slime's own
-        flag("--hf-checkpoint", "model", "`--model-path`", becomes("model.model_path")),
-        flag(
-            "--n-samples-per-prompt",
-            "rollout",
-            "`--num-rollouts-per-prompt`",
-            becomes("rollout.num_rollouts_per_prompt"),
-        ),
-        flag("--save", "checkpoint", "`--save-dir`", becomes("checkpoint.save_dir")),
-        flag("--load", "checkpoint", "`--resume-from-checkpoint`", becomes("checkpoint.resume_from_checkpoint")),
-        flag("--rollout-max-response-len", "server", "`--default-max-tokens`", becomes("server.default_max_tokens")),
-        flag(
-            "--loss-type",
-            "loss",
-            "`policy_loss` or `custom_loss`",
-            always("the path of a custom loss says it", "policy_loss", "custom_loss"),
-        ),
-        flag("--use-kl-loss", "loss", "always", always("on while --kl-loss-coef is above 0", "true")),
-        flag("--use-tis", "loss", "always", always("on in any case; --tis-clip bounds it", "true")),
-        # variables
-        env("CKPT_PATH", "model", "`MODEL_PATH`", becomes("model.model_path")),
-        env(
-            "TOKENIZER_PATH",
-            "model",
-            "the model directory's own",
-            same_as("CKPT_PATH", "MODEL_PATH", "BASE_MODEL_PATH"),
-        ),
-        env("BATCH_SIZE", "rollout", "`--rollout-batch-size`, times `GRAD_ACCUM_STEPS`", times("GRAD_ACCUM_STEPS")),
-        env("GRAD_ACCUM_STEPS", "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
-        env("PPO_CLIP_RATIO", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-        env("VALUE_CLIP", "loss", "refused: no value function", _NO_CRITIC),
-        env(
-            "DATA_PATH",
-            "rollout",
-            "refused: offline conversations",
-            refused("training on conversation files is not built yet; unset it, start the run and talk to its server"),
-        ),
-        *(
-            env(name, "trainer", "refused: LoRA", _LORA)
-            for name in ("USE_LORA", "LORA_RANK", "LORA_ALPHA", "LORA_DROPOUT")
-        ),
-        *(
-            env(name, "rollout", "refused: agent tracks", _TRACKS)
-            for name in (
-                "ENV_TYPE",
-                "MAX_STEPS",
-                "PARALLEL_ENVS",
-                "SCREENSHOT_BACKEND",
-                "TOOLS_CONFIG",
-                "SWE_BENCH_PATH",
-                "TASK_TYPE",
-            )
-        ),
-        *(
-            env(name, "cluster", "not used: Ray places the ranks", _RAY_PLACES)
-            for name in ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "GPUS_PER_NODE")
-        ),
-        *(
-            env(name, "cluster", "not used: no remote trainers", _TINKER)
-            for name in ("TINKER_API_KEY", "TINKER_ENDPOINT", "TINKER_PROJECT_ID", "FIREWORKS_API_KEY")
-        ),
-        # the published YAML file
-        yaml("model.name", "model", "`model.served_model_name`", becomes("model.served_model_name")),
-        yaml("model.checkpoint_path", "model", "`model.model_path`", becomes("model.model_path")),
-        yaml(
-            "model.tokenizer_path",
-            "model",
-            "the model directory's own",
-            same_as("model.checkpoint_path", "model.model_path"),
-        ),
-        yaml("training.method", "trainer", "`binary`", method),
-        yaml(
-            "training.batch_size",
-            "rollout",
-            "`rollout.rollout_batch_size`, times the accumulation steps",
-            times("training.gradient_accumulation_steps"),
-        ),
-        yaml(
-            "training.gradient_accumulation_steps",
-            "rollout",
-            "multiplies `training.batch_size`",
-            factor_of("training.batch_size"),
-        ),
-        yaml("training.learning_rate", "trainer", "`trainer.lr`", becomes("trainer.lr")),
-        yaml("training.warmup_steps", "trainer", "`trainer.lr_warmup_steps`", becomes("trainer.lr_warmup_steps")),
-        yaml("training.max_steps", "rollout", "`rollout.num_rollout`", becomes("rollout.num_rollout")),
-        yaml("training.ppo_clip_ratio", "loss", "`loss.eps_clip` and `loss.eps_clip_high`", _CLIP),
-        *(
-            yaml(f"training.{name}", "loss", "refused: no value function", _NO_CRITIC)
-            for name in ("value_clip_ratio", "gae_lambda")
-        ),
-        *(
-            yaml(f"training.{name}", "loss", "refused: distillation", _OPD)
-            for name in ("teacher_temperature", "hint_extraction_model", "binary_weight", "opd_weight")
-        ),
-        yaml("rollout.num_workers", "judge", "`judge.num_judge_workers`", becomes("judge.num_judge_workers")),
-        yaml("rollout.session_aware", "rollout", "always", _BY_SESSION),
-        yaml("rollout.max_turns", "rollout", "refused: agent tracks", _TRACKS),
-        yaml("rollout.parallel_envs", "rollout", "refused: agent tracks", _TRACKS),
-        yaml("evaluation.judge_model", "judge", "`judge.judge_model_path`, with `judge: llm`", judge_model),
-        yaml("evaluation.majority_voting", "judge", "`false`: one vote", voting),
-        yaml("evaluation.num_judges", "judge", "`judge.majority_vote_n`", becomes("judge.majority_vote_n")),
-        yaml(
-            "evaluation.consensus_threshold",
-            "judge",
-            "`judge.majority_vote_threshold`",
-            becomes("judge.majority_vote_threshold"),
-        ),
-        yaml(
-            "evaluation.eval_frequency",
-            "monitor",
-            "refused: evaluation",
-            refused("evaluation inside a training run is not built yet"),
-        ),
-    ]
+_TABLE: list[Alias] = [
+    # flags of the published launch scripts
+    _flag("--num-rollout-workers", "judge", "`--num-judge-workers`", becomes("judge.num_judge_workers")),
+    _flag("--rm-checkpoint", "judge", "`--judge llm --judge-model-path`", judge_model),
+    _flag(
+        "--reward-aggregation",
+        "judge",
+        "`majority`, always",
+        always("votes are always decided by majority", "majority"),
+    ),
+    _flag("--lr-warmup-samples", "trainer", "`--lr-warmup-steps`, divided by the batch", samples_to_updates),
+    _flag("--ppo-clip-ratio", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
+    _flag("--clip-range", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
+    _flag("--num-judges", "judge", "`--majority-vote-n`", becomes("judge.majority_vote_n")),
+    _flag("--consensus-threshold", "judge", "`--majority-vote-threshold`", becomes("judge.majority_vote_threshold")),
+    _flag("--num-epochs", "trainer", "1, always", always("every sample is trained once", "1")),
+    _flag("--async-collection", "rollout", "always", _ALWAYS_ASYNC),
+    _flag("--max-turns", "rollout", "refused: agent tracks", _TRACKS),
+    _flag("--parallel-envs", "rollout", "refused: agent tracks", _TRACKS),
+    _flag("--offload-optimizer-state", "trainer", "refused: offloading", _OFFLOAD),
+    *(
+        _flag(f"--{name}", "trainer", "refused: LoRA", _LORA)
+        for name in ("use-lora", "lora-rank", "lora-alpha", "lora-dropout")
+    ),
+    # slime's own
+    _flag("--hf-checkpoint", "model", "`--model-path`", becomes("model.model_path")),
+    _flag(
+        "--n-samples-per-prompt",
+        "rollout",
+        "`--num-rollouts-per-prompt`",
+        becomes("rollout.num_rollouts_per_prompt"),
+    ),
+    _flag("--save", "checkpoint", "`--save-dir`", becomes("checkpoint.save_dir")),
+    _flag("--load", "checkpoint", "`--resume-from-checkpoint`", becomes("checkpoint.resume_from_checkpoint")),
+    _flag("--rollout-max-response-len", "server", "`--default-max-tokens`", becomes("server.default_max_tokens")),
+    _flag(
+        "--loss-type",
+        "loss",
+        "`policy_loss` or `custom_loss`",
+        always("the path of a custom loss says it", "policy_loss", "custom_loss"),
+    ),
+    _flag("--use-kl-loss", "loss", "always", always("on while --kl-loss-coef is above 0", "true")),
+    _flag("--use-tis", "loss", "always", always("on in any case; --tis-clip bounds it", "true")),
+    # variables
+    _env("CKPT_PATH", "model", "`MODEL_PATH`", becomes("model.model_path")),
+    _env(
+        "TOKENIZER_PATH",
+        "model",
+        "the model directory's own",
+        same_as("CKPT_PATH", "MODEL_PATH", "BASE_MODEL_PATH"),
+    ),
+    _env("BATCH_SIZE", "rollout", "`--rollout-batch-size`, times `GRAD_ACCUM_STEPS`", times("GRAD_ACCUM_STEPS")),
+    _env("GRAD_ACCUM_STEPS", "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
+    _env("PPO_CLIP_RATIO", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
+    _env("VALUE_CLIP", "loss", "refused: no value function", _NO_CRITIC),
+    _env(
+        "DATA_PATH",
+        "rollout",
+        "refused: offline conversations",
+        refused("training on conversation files is not built yet; unset it, start the run and talk to its server"),
+    ),
+    *(
+        _env(name, "trainer", "refused: LoRA", _LORA)
+        for name in ("USE_LORA", "LORA_RANK", "LORA_ALPHA", "LORA_DROPOUT")
+    ),
+    *(
+        _env(name, "rollout", "refused: agent tracks", _TRACKS)
+        for name in (
+            "ENV_TYPE",
+            "MAX_STEPS",
+            "PARALLEL_ENVS",
+            "SCREENSHOT_BACKEND",
+            "TOOLS_CONFIG",
+            "SWE_BENCH_PATH",
+            "TASK_TYPE",
+        )
+    ),
+    *(
+        _env(name, "cluster", "not used: Ray places the ranks", _RAY_PLACES)
+        for name in ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "GPUS_PER_NODE")
+    ),
+    *(
+        _env(name, "cluster", "not used: no remote trainers", _TINKER)
+        for name in ("TINKER_API_KEY", "TINKER_ENDPOINT", "TINKER_PROJECT_ID", "FIREWORKS_API_KEY")
+    ),
+    # the published YAML file
+    _yaml("model.name", "model", "`model.served_model_name`", becomes("model.served_model_name")),
+    _yaml("model.checkpoint_path", "model", "`model.model_path`", becomes("model.model_path")),
+    _yaml(
+        "model.tokenizer_path",
+        "model",
+        "the model directory's own",
+        same_as("model.checkpoint_path", "model.model_path"),
+    ),
+    _yaml("training.method", "trainer", "`binary`", method),
+    _yaml(
+        "training.batch_size",
+        "rollout",
+        "`rollout.rollout_batch_size`, times the accumulation steps",
+        times("training.gradient_accumulation_steps"),
+    ),
+    _yaml(
+        "training.gradient_accumulation_steps",
+        "rollout",
+        "multiplies `training.batch_size`",
+        factor_of("training.batch_size"),
+    ),
+    _yaml("training.learning_rate", "trainer", "`trainer.lr`", becomes("trainer.lr")),
+    _yaml("training.warmup_steps", "trainer", "`trainer.lr_warmup_steps`", becomes("trainer.lr_warmup_steps")),
+    _yaml("training.max_steps", "rollout", "`rollout.num_rollout`", becomes("rollout.num_rollout")),
+    _yaml("training.ppo_clip_ratio", "loss", "`loss.eps_clip` and `loss.eps_clip_high`", _CLIP),
+    *(
+        _yaml(f"training.{name}", "loss", "refused: no value function", _NO_CRITIC)
+        for name in ("value_clip_ratio", "gae_lambda")
+    ),
+    *(
+        _yaml(f"training.{name}", "loss", "refused: distillation", _OPD)
+        for name in ("teacher_temperature", "hint_extraction_model", "binary_weight", "opd_weight")
+    ),
+    _yaml("rollout.num_workers", "judge", "`judge.num_judge_workers`", becomes("judge.num_judge_workers")),
+    _yaml("rollout.session_aware", "rollout", "always", _BY_SESSION),
+    _yaml("rollout.max_turns", "rollout", "refused: agent tracks", _TRACKS),
+    _yaml("rollout.parallel_envs", "rollout", "refused: agent tracks", _TRACKS),
+    _yaml("evaluation.judge_model", "judge", "`judge.judge_model_path`, with `judge: llm`", judge_model),
+    _yaml("evaluation.majority_voting", "judge", "`false`: one vote", voting),
+    _yaml("evaluation.num_judges", "judge", "`judge.majority_vote_n`", becomes("judge.majority_vote_n")),
+    _yaml(
+        "evaluation.consensus_threshold",
+        "judge",
+        "`judge.majority_vote_threshold`",
+        becomes("judge.majority_vote_threshold"),
+    ),
+    _yaml(
+        "evaluation.eval_frequency",
+        "monitor",
+        "refused: evaluation",
+        refused("evaluation inside a training run is not built yet"),
+    ),
+]
 
 
-ALIASES: dict[tuple[str, str], Alias] = {(alias.where, alias.name): alias for alias in _table()}
+ALIASES: dict[tuple[str, str], Alias] = {(alias.where, alias.name): alias for alias in _TABLE}
 
 READ_BY_LIBRARIES: dict[str, str] = {
     "WANDB_API_KEY": "read by wandb itself, and only with --use-wandb",

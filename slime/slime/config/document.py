@@ -1,6 +1,6 @@
 """Writes `docs/configuration.md` from the tree, the alias table and nothing else.
 
-    python -m slime.config.document > docs/configuration.md
+python -m slime.config.document > docs/configuration.md
 """
 
 from __future__ import annotations

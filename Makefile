@@ -1,0 +1,54 @@
+# Everything a newcomer types. Each target makes its own environment in .venv; nothing else is needed but
+# Python 3.11 or newer and make. `make PYTHON=python3.12 …` picks another interpreter.
+#
+#   make demo        talk to a small model and watch it learn
+#   make test        everything that CI runs
+#   make test-fast   the tests that take seconds, for use while working
+#   make write       regenerate what is generated: docs/configuration.md, the tree in README.md, formatting
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TYPED := build/typed
+
+.PHONY: env env-sglang demo test test-fast lint types write
+
+env: $(VENV)/.stamp
+
+# torch first and pinned: that version is a CPU build here, and pip would otherwise fetch a CUDA one for its dependents
+$(VENV)/.stamp: requirements.txt pyproject.toml slime/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=…")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0
+	$(PIP) -r requirements.txt
+	@touch $@
+
+env-sglang:
+	bash tests/sglang/install.sh .venv-sglang
+
+demo: env
+	$(BIN)/openclaw-rl demo
+
+# One run of pytest over all tiers, so that its closing line speaks of all of them.
+test: env env-sglang lint types
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
+
+test-fast: env
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not sglang"
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy takes no folder with a dash in its name: it sees those through links that carry their package names
+types: env
+	@mkdir -p $(TYPED)
+	@ln -sfn ../../openclaw-rl $(TYPED)/openclaw_rl
+	@ln -sfn ../../openclaw-test $(TYPED)/openclaw_test
+	MYPYPATH=slime:$(TYPED) $(BIN)/mypy -p slime -p openclaw -p openclaw_rl -p openclaw_test
+
+write: env
+	$(BIN)/ruff format .
+	$(BIN)/python -m slime.config.document > docs/configuration.md
+	$(BIN)/python tests/house/tree.py
