@@ -3,9 +3,10 @@
 Searched from the newest message backwards, by the strongest evidence first:
 
     1. a tool-call id of ours, in an assistant message, in the tool result that answers it, or inside a text;
-    2. the text of a reply, whole or joined on line ends with other texts, when the conversation before it is the one
-       that reply was given to, or when its user message or the reply before it agree;
-    3. a summary that we wrote, inside a user message.
+    2. the text of a reply, whole or joined on line ends with other texts, or its tool calls under other ids, when the
+       conversation before it is the one that reply was given to, or when its user message or the reply before it agree;
+    3. its place behind the very request it answered, when it begins alike;
+    4. a summary that we wrote, inside a user message.
 
 An assistant message for which nothing is found is not ours (an example, a client's "Ok.") and is passed over.
 """
@@ -19,19 +20,20 @@ from itertools import islice
 
 from slime.types import TurnKind
 
-from openclaw.dialects import alphanumeric
+from openclaw.dialects import CanonicalMessage, alphanumeric
 from openclaw.identity import Identity
 from openclaw.kinds import kind_of
 from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState
 from openclaw.plain_text import collapse, reply_lines
-from openclaw.reading import Reading, backward_keys, forward_keys, whole_key
+from openclaw.reading import Reading, backward_keys, calls_key, forward_keys, whole_key
 from openclaw.turn_ids import turn_of
 
 _CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
+_FULL_ID = 12  # letters and digits of an id that names one call; shorter ones (`call_1`) are a client's counters
 _MAX_CANDIDATES = 64  # turns with one reply text that are looked at, newest first
 _ACCEPTED = 2.0  # evidence that a text-only reply is ours: a user message or the reply before it agrees
 _SUMMARY_PLACES = 6  # messages at the start of a request among which a summary stands
-_DISTINCTIVE = 40  # characters of a summary that nobody else writes
+_DISTINCTIVE = 40  # characters that nobody else writes by chance
 _MAX_VANISHED = 8  # replies of ours in a row that a client may have dropped from its history
 _QUOTED = 8  # characters of a user message that count when it stands inside another
 
@@ -86,7 +88,7 @@ class AnchorSearch:
                     answered = Anchor(turn, position - 1)
             elif message.role == "assistant":
                 turn = self._by_ids(message.call_ids)
-                anchor = self._by_text(position, message.text) if turn is None else Anchor(turn, position)
+                anchor = self._by_content(position, message) if turn is None else Anchor(turn, position)
                 if anchor is not None:
                     return anchor
             elif message.role == "user":
@@ -104,18 +106,31 @@ class AnchorSearch:
                 return turn
         return None
 
-    def _by_text(self, position: int, text: str) -> Anchor | None:
-        lines = reply_lines(text)
-        if not lines:
-            return None
-        anchor = self._choose(self._known.by_reply(whole_key(lines)), position)
-        if anchor is not None:
-            return anchor
-        if "id" in text and (written := _CALL_ID_IN_TEXT.findall(text)):
+    def _by_content(self, position: int, message: CanonicalMessage) -> Anchor | None:
+        """By text, by tool calls under other ids, by ids inside the text, by its place; each a little less certain."""
+        if any(len(call_id) >= _FULL_ID for call_id in message.call_ids):
+            return None  # every client keeps ids: an unknown one of full length is somebody else's
+        lines = reply_lines(message.text)
+        anchor = self._choose(self._known.by_reply(whole_key(lines)), position) if lines else None
+        if anchor is None and message.call_ids:
+            key = calls_key(message.message)
+            anchor = self._choose(self._known.by_reply(key), position) if key is not None else None
+        if anchor is None and "id" in message.text and (written := _CALL_ID_IN_TEXT.findall(message.text)):
             turn = self._by_ids(alphanumeric(call_id) for call_id in reversed(written))
-            if turn is not None:
+            anchor = Anchor(turn, position) if turn is not None else None
+        if anchor is None and len(lines) > 1:
+            anchor = self._joined(position, lines)
+        return anchor or (self._by_place(position, lines) if lines else None)
+
+    def _by_place(self, position: int, lines: list[str]) -> Anchor | None:
+        """A reply that was shortened or added to: it stands behind the very request it answered and begins alike."""
+        said = " ".join(lines)
+        for turn in self._known.by_request(self._reading.key_before(position)):
+            reply = collapse(turn.reply_text)
+            length = min(len(said), len(reply))
+            if length >= _QUOTED and said[:length][:_DISTINCTIVE] == reply[:length][:_DISTINCTIVE]:
                 return Anchor(turn, position)
-        return self._joined(position, lines) if len(lines) > 1 else None
+        return None
 
     def _joined(self, position: int, lines: list[str]) -> Anchor | None:
         """A reply that is the end or the beginning of the text: the longest end first, then the longest beginning."""
@@ -130,10 +145,13 @@ class AnchorSearch:
         """A compaction whose summary a user message holds, in a request that carries a conversation on."""
         if not self._may_carry_summary:
             return None
-        collapsed = ""
+        lines = collapsed = ""
         for turn in self._known.summaries():
+            lines = lines or "\n".join(("", *reply_lines(text), ""))
+            if len(turn.summary) >= _QUOTED and f"\n{turn.summary}\n" in lines:
+                return turn
             collapsed = collapsed or collapse(text)
-            if turn.summary in collapsed and (len(turn.summary) >= _DISTINCTIVE or collapsed.endswith(turn.summary)):
+            if len(turn.summary) >= _DISTINCTIVE and collapse(turn.summary) in collapsed:
                 return turn
         return None
 
@@ -165,7 +183,7 @@ class AnchorSearch:
 
     def _evidence(self, turn: KnownTurn, position: int) -> float:
         evidence = 0.0
-        if turn.kind is TurnKind.COMPACTION:  # its request holds the history as one text: nothing else can agree
+        if turn.asks_summary:  # its request holds the history as one text: nothing else can agree
             return _ACCEPTED if position < _SUMMARY_PLACES else 0.0
         asked, said = collapse(turn.user_text), collapse(self._reading.user_before(position))
         if asked and said:
@@ -182,7 +200,7 @@ class AnchorSearch:
         """Whether the reply of ours before this one is the one that the turn continued."""
         if before is None:
             return 0.5 if turn.parent_id is None else 0.0
-        if before.turn.kind is TurnKind.COMPACTION and before.turn.session_id == turn.session_id:
+        if before.turn.asks_summary and before.turn.session_id == turn.session_id:
             return 2.0  # kept word for word behind the summary of what was before it
         earlier = before.equals or {before.turn.turn_id}
         ancestor = turn.parent_id

@@ -26,11 +26,11 @@ from slime.types import Message, Turn, TurnKind, TurnState
 from openclaw import linking
 from openclaw.ancestry import Anchor, AnchorSearch
 from openclaw.dialects import alphanumeric, text_of
-from openclaw.identity import Identity, identify
+from openclaw.identity import identify
 from openclaw.kinds import is_summary_order, kind_of
 from openclaw.known_turns import KEPT_TEXT, KnownTurn, KnownTurns, ReplyState, SessionState
 from openclaw.plain_text import is_ephemeral, is_poll, plain_user_text, reply_lines, summary_core
-from openclaw.reading import Reading, backward_keys, whole_key
+from openclaw.reading import Reading, backward_keys, calls_key, whole_key
 from openclaw.repeats import CONTINUATIONS, find_retried, is_continued
 from openclaw.sessions import Request, SessionChooser
 from openclaw.turn_ids import new_turn_id, turn_of
@@ -120,7 +120,8 @@ class ConversationIndex:
 
         anchor = AnchorSearch(reading, known, identity, request.connection).find()
         retried = find_retried(reading, known, identity, anchor, now)
-        kind = _kind(reading, known, identity, anchor, retried)
+        seen = kind_of(reading.request, has_our_replies=anchor is not None)
+        kind = _kind(identity.kind or seen, reading, known, anchor, retried)
         parent = _parent(reading, known, anchor, retried, kind, now)
         session = self._sessions.choose(Request(reading, identity, parent, retried, kind, now), known, credential)
 
@@ -135,7 +136,7 @@ class ConversationIndex:
             user_text=reading.last_user[:KEPT_TEXT],
             root_text=reading.first_user[:KEPT_TEXT],
             num_kept=reading.num_kept,
-            has_tools=reading.request.num_tools > 0,
+            asks_summary=seen is TurnKind.COMPACTION,
             arrived_at=now,
             name=identity.name,
             trace=identity.trace,
@@ -255,15 +256,14 @@ def hash_credential(credential: str) -> str:
 
 
 def _kind(
-    reading: Reading, known: KnownTurns, identity: Identity, anchor: Anchor | None, retried: KnownTurn | None
+    kind: TurnKind, reading: Reading, known: KnownTurns, anchor: Anchor | None, retried: KnownTurn | None
 ) -> TurnKind:
-    """What the client says wins; that a main turn is a retry or a branch is ours to see."""
-    kind = identity.kind or kind_of(reading.request, has_our_replies=anchor is not None)
+    """A main turn may be a retry or a branch, whatever the client calls it: that is ours to see."""
     if kind is not TurnKind.MAIN:
         return kind
     if retried is not None:
         return TurnKind.RETRY
-    return TurnKind.BRANCH if anchor is not None and is_continued(anchor.turn, known) else kind
+    return TurnKind.BRANCH if anchor is not None and is_continued(anchor.turn, reading, known) else kind
 
 
 def _parent(
@@ -311,7 +311,9 @@ def _take_reply(turn: KnownTurn, reply: Message, reply_id: str) -> None:
     if lines:
         turn.reply_text = "\n".join(lines)[:KEPT_TEXT]
         turn.reply_keys = (whole_key(lines), *list(backward_keys(lines))[-1:])
-    if turn.kind is TurnKind.COMPACTION:
+    if (key := calls_key(reply)) is not None:
+        turn.reply_keys += (key,)
+    if turn.asks_summary:
         turn.summary = summary_core(text)
     if reply_id:
         turn.call_ids += (alphanumeric(reply_id),)
@@ -329,7 +331,7 @@ def _details(turn: KnownTurn, session: SessionState, credential: str) -> dict[st
         "user_text": turn.user_text,
         "root_text": turn.root_text,
         "num_kept": turn.num_kept,
-        "has_tools": turn.has_tools,
+        "asks_summary": turn.asks_summary,
     }
 
 
@@ -345,7 +347,7 @@ def _restored(stored: Turn, kept: Mapping[str, Any]) -> KnownTurn:
         user_text=kept["user_text"],
         root_text=kept["root_text"],
         num_kept=kept["num_kept"],
-        has_tools=kept["has_tools"],
+        asks_summary=kept["asks_summary"],
         arrived_at=stored.created_at,
         name=kept["name"],
         trace=kept["trace"],

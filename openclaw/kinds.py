@@ -17,6 +17,7 @@ from slime.types import TurnKind
 from openclaw.dialects import CanonicalMessage, CanonicalRequest
 from openclaw.plain_text import is_ephemeral, plain_user_text
 
+_TASK = 300  # characters of a user's message within which a label is asked for
 _HEAD = 1200  # characters of an instruction within which its task is named
 
 _MAKE = r"(?:generat|creat|writ|produc|provid|suggest|output)\w*"
@@ -93,7 +94,7 @@ def _is_compaction(request: CanonicalRequest, text: str, has_our_replies: bool) 
         if request.messages[-1].role == "tool" or not is_summary_order(text):
             return False
         return request.num_tools == 0 or _NO_TOOLS.search(text[:_HEAD]) is not None
-    if request.num_tools or not _TRANSCRIPT.search(text):
+    if request.num_tools or not _TRANSCRIPT.search(text) or _SIDE_USER.search(text[:_TASK]):
         return False
     head = request.system[:_HEAD]
     if _COMPACTION.search(head):

@@ -43,7 +43,8 @@ class KnownTurn:
         root_text: its first user message, likewise.
         num_kept: how many messages the conversation had, without the client's ephemeral ones.
         call_ids, reply_text, reply_keys: of the reply, once there is one.
-        summary: of a compaction, the reply as clients carry it on.
+        asks_summary: its request asks for a summary of a conversation, whatever its kind is said to be.
+        summary: of such a request, the reply as clients carry it on.
         continued_by: turns that went on from this one.
         retried_by: the turn that sent this one's request again.
     """
@@ -58,7 +59,7 @@ class KnownTurn:
     user_text: str
     root_text: str
     num_kept: int
-    has_tools: bool
+    asks_summary: bool
     arrived_at: float
     name: str | None = None
     trace: str | None = None

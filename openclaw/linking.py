@@ -27,7 +27,7 @@ def session_spoken_of(reading: Reading, kind: TurnKind, known: KnownTurns, now: 
     said: dict[str, list[bool]] = {}  # by session, newest first: does each of its turns' replies stand in the text?
     asked: dict[str, list[bool]] = {}
     for turn in known.recent():
-        if turn.kind is TurnKind.SIDE:
+        if turn.kind is TurnKind.SIDE or turn.asks_summary:
             continue
         asked.setdefault(turn.session_id, []).append(_stands_in(turn.user_text, text))
         said.setdefault(turn.session_id, []).append(_stands_in(turn.reply_text, text))

@@ -90,5 +90,5 @@ def reply_lines(text: str) -> list[str]:
 
 
 def summary_core(text: str) -> str:
-    """The part of a summary that a client carries on: without its tags and its preliminary analysis, collapsed."""
-    return collapse(_SUMMARY_TAGS.sub("", text))
+    """The lines of a summary that a client carries on: without its tags and its preliminary analysis."""
+    return "\n".join(reply_lines(_SUMMARY_TAGS.sub("\n", text)))

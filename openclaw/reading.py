@@ -7,11 +7,14 @@ of tool results (clients shorten them later), white space and the order of param
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 from zlib import crc32
+
+from slime.types import Message
 
 from openclaw.dialects import CanonicalMessage, read_request
 from openclaw.plain_text import collapse, is_ephemeral, plain_user_text, reply_lines
@@ -46,6 +49,32 @@ def backward_keys(lines: list[str]) -> Iterator[bytes]:
 def whole_key(lines: list[str]) -> bytes:
     """The last of `forward_keys`, in one go."""
     return _digest(_encode("\n".join(lines)) + b"\n")
+
+
+def calls_key(message: Message) -> bytes | None:
+    """A key of the tool calls in an assistant message by name and value, for clients that give them new ids.
+
+    Clients write arguments anew (`30.0` → `30`, white space, escapes), so they are compared as values.
+    """
+    calls = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    if not calls:
+        return None
+    written = "\x1e".join(f"{call.get('name')}\x1f{_arguments(call.get('arguments'))}" for call in calls)
+    return _digest(b"calls\n" + _encode(written))
+
+
+def _arguments(written: object) -> str:
+    if not isinstance(written, str):
+        return ""
+    try:
+        return json.dumps(json.loads(written, parse_float=_number), sort_keys=True)
+    except ValueError:  # our own broken call: compared as it stands
+        return collapse(written)
+
+
+def _number(digits: str) -> int | float:
+    value = float(digits)
+    return int(value) if value.is_integer() else value
 
 
 class Reading:

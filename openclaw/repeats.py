@@ -39,13 +39,19 @@ def find_retried(
     return None
 
 
-def is_continued(turn: KnownTurn, known: KnownTurns) -> bool:
-    """Whether a conversation already went on from this turn, with a reply that arrived."""
-    continuations = (known.turns.get(turn_id) for turn_id in turn.continued_by)
-    return any(
-        other is not None and other.kind in CONTINUATIONS and other.state is ReplyState.DELIVERED
-        for other in continuations
-    )
+def is_continued(turn: KnownTurn, reading: Reading, known: KnownTurns) -> bool:
+    """Whether a conversation already went on from this turn, with a reply that arrived.
+
+    A request that holds the whole of that continuation's request and goes on after it is no rival: the client dropped
+    or replaced the reply, and talks on.
+    """
+    for turn_id in turn.continued_by:
+        other = known.turns.get(turn_id)
+        if other is None or other.kind not in CONTINUATIONS or other.state is not ReplyState.DELIVERED:
+            continue
+        if not reading.starts_with_request(other.request_key, other.num_kept):
+            return True
+    return False
 
 
 def _is_elsewhere(turn: KnownTurn, identity: Identity) -> bool:

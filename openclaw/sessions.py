@@ -44,13 +44,21 @@ class SessionChooser:
             return self._named(identity.name, known, credential)
         if request.retried is not None:
             return known.sessions[request.retried.session_id]
+        about = request.kind in (TurnKind.SIDE, TurnKind.COMPACTION)
         if request.parent is not None:
-            return known.sessions[request.parent.session_id]
-        if identity.name is not None:
+            session = known.sessions[request.parent.session_id]
+            if identity.name is None or session.has_main or not request.parent.asks_summary:
+                return session  # not that of a summary which never found the conversation it was about
+        if identity.name is not None and not (about and identity.name not in known.newest_session_of):
             session = self._named(identity.name, known, credential)
             starts = request.kind is TurnKind.MAIN and not request.reading.has_assistant
             return self._next_under(identity.name, session, credential) if starts and session.has_main else session
-        return _by_content(request, known) or _new("s" + new_turn_id(request.now), None)
+        by_content = _by_content(request, known)
+        if by_content is not None:
+            return by_content
+        if identity.name is not None:
+            return self._named(identity.name, known, credential)
+        return _new("s" + new_turn_id(request.now), None)
 
     def _named(self, name: str, known: KnownTurns, credential: str) -> SessionState:
         """The newest session of that name and credential; somebody else's of the same name is another one."""
