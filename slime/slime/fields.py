@@ -67,6 +67,9 @@ register_field("loss_mask", level="token", dtype="bool", fill=0, meaning="1 wher
 register_field("rollout_logprobs", level="token", meaning="log-prob when it was sampled, as the engine gave it")
 register_field("policy_versions", level="token", dtype="int64", fill=-1, meaning="weights version that sampled it")
 register_field("teacher_logprobs", level="token", meaning="log-prob under the hint-augmented prompt")
+register_field("turn_index", level="token", dtype="int64", fill=-1, meaning="which of the sample's turns sampled it")
+register_field("rewards", level="token", meaning="score of its turn; the sample's reward where turns have none")
+register_field("advantages", level="token", meaning="made from rewards by the trainer, unless a sample brings its own")
 register_field("reward", level="sample", meaning="score of the verdict")
 register_field(
     "temperature", level="sample", fill=1.0, meaning="sampling temperature; the trainer divides logits by it"

@@ -1,0 +1,98 @@
+"""From rewards to advantages: how much better than expected, where two sources may expect different things.
+
+All arithmetic is on differences of rewards, so rewards that are all equal give exactly zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+def group_advantages(
+    rewards: Sequence[float], group_ids: Sequence[Hashable], member_ids: Sequence[Hashable] | None = None
+) -> list[float]:
+    """Each reward less the mean of its group (GRPO's centring), whatever the size of the groups.
+
+    A group of one says nothing about better or worse and gets 0.
+
+    Args:
+        member_ids: who earned a reward; a member with several counts once, with their mean. Default: each its own.
+
+    >>> group_advantages([1.0, 0.0, 0.5, 0.5], ["p", "p", "q", "q"])
+    [0.5, -0.5, 0.0, 0.0]
+    """
+    members: dict[Hashable, dict[Hashable, list[float]]] = {}
+    for i, (reward, group_id) in enumerate(zip(rewards, group_ids, strict=True)):
+        member_id = member_ids[i] if member_ids is not None else i
+        members.setdefault(group_id, {}).setdefault(member_id, []).append(reward)
+    return [
+        _mean([_mean([reward - other for other in earned]) for earned in members[group_id].values()])
+        for reward, group_id in zip(rewards, group_ids, strict=True)
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """A moving average and the number of rewards that it is worth, at most 1 / (1 − decay)."""
+
+    value: float
+    weight: float
+
+
+class MovingBaseline:
+    """What a reward of each source is expected to be: an exponential moving average over past rewards.
+
+    The baseline of a reward is made of its source's past *and of the other rewards of the batch*, each
+    counting as one, so that it works at group size 1 and from the first batch on; the reward
+    itself only enters the past afterwards. A source's first reward of all, alone, has nothing to be compared with
+    and is its own advantage.
+
+    Args:
+        decay: weight of the past, 0 ≤ decay < 1; 0.9 remembers about the last ten rewards.
+    """
+
+    def __init__(self, decay: float) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"decay must be in [0, 1), not {decay}")
+        self.decay = decay
+        self._averages: dict[str, Average] = {}
+
+    def advantages(self, rewards: Sequence[float], sources: Sequence[str]) -> list[float]:
+        """Each reward less its baseline; then all of them, in order, become the past."""
+        batch: dict[str, list[float]] = {}
+        for reward, source in zip(rewards, sources, strict=True):
+            batch.setdefault(source, []).append(reward)
+        advantages = [
+            self._advantage(reward, batch[source], source) for reward, source in zip(rewards, sources, strict=True)
+        ]
+        for reward, source in zip(rewards, sources, strict=True):
+            self._remember(reward, source)
+        return advantages
+
+    def _advantage(self, reward: float, batch: list[float], source: str) -> float:
+        past = self._averages.get(source, Average(0.0, 0.0))
+        weight = past.weight + len(batch) - 1
+        if weight == 0:
+            return reward
+        # The reward itself is in `batch`, where it contributes a difference of zero.
+        return (past.weight * (reward - past.value) + math.fsum(reward - other for other in batch)) / weight
+
+    def _remember(self, reward: float, source: str) -> None:
+        past = self._averages.get(source, Average(0.0, 0.0))
+        weight = self.decay * past.weight + 1.0
+        self._averages[source] = Average(past.value + (reward - past.value) / weight, weight)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` takes, as JSON can hold it: `{"ada": [0.25, 6.51], …}`."""
+        return {source: [average.value, average.weight] for source, average in self._averages.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that was saved."""
+        self._averages = {source: Average(float(value), float(weight)) for source, (value, weight) in state.items()}

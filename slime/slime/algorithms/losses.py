@@ -1,0 +1,103 @@
+"""What is minimised, one token at a time: every function maps 1-D tensors over trainable tokens to one of that shape.
+
+    policy_logprobs ─┬─ importance_ratio ◀─ rollout_logprobs
+                     │        ▼
+                     ├─ clipped_surrogate ◀─ advantages ──▶ policy loss ─┐
+                     └─ reference_kl ◀───── reference_logprobs ──▶ KL ───┴─▶ reductions ─▶ one number
+
+Notation: ℓ the policy's log-prob of the token now, with gradient; ℓ_b the behaviour's, when the token was
+sampled; ℓ_ref the reference's; A the advantage. Engines serve newer weights while older turns wait, so
+the samples are off-policy by design, and ρ = exp(ℓ − ℓ_b) is part of every term that is an expectation
+under the policy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+KlKind = Literal["k1", "k2", "k3", "low_var_kl", "full"]
+
+_LOW_VAR_BOUND = 10.0
+
+
+def importance_ratio(
+    policy_logprobs: Tensor, behaviour_logprobs: Tensor, low: float = 0.0, high: float = math.inf
+) -> Tensor:
+    """ρ = π/π_b of each token, truncated to [low, high]: truncated importance sampling.
+
+    Truncation bounds the weight of a token, not its say: its gradient is (truncated ρ)·∇ℓ, where clamping ρ
+    itself would leave none. It acts on the denominator, as though the behaviour had been that close.
+
+    >>> importance_ratio(torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -3.0]), high=2.0)
+    tensor([1., 2.])
+    """
+    now = policy_logprobs.detach()
+    farthest_below = now - math.log(high)
+    farthest_above = now - math.log(low) if low > 0 else torch.full_like(now, math.inf)
+    return torch.exp(policy_logprobs - behaviour_logprobs.clamp(min=farthest_below, max=farthest_above))
+
+
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, eps_clip: float, eps_clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """The pessimistic surrogate max(−ρA, −clip(ρ, 1 − eps_clip, 1 + eps_clip_high)·A), and where the clip acts.
+
+    A token that has already moved far enough the way its advantage points gets no further push. An upper
+    bound farther out than the lower one lets rare tokens that turned out well grow.
+
+    >>> clipped_surrogate(torch.tensor([1.5, 1.5]), torch.tensor([1.0, -1.0]), 0.2, 0.28)
+    (tensor([-1.2800,  1.5000]), tensor([ True, False]))
+    """
+    unclipped = -ratio * advantages
+    clipped = -ratio.clamp(1.0 - eps_clip, 1.0 + eps_clip_high) * advantages
+    return torch.maximum(unclipped, clipped), clipped > unclipped
+
+
+def reference_kl(policy_logprobs: Tensor, reference_logprobs: Tensor, ratio: Tensor, kind: KlKind) -> Tensor:
+    """An estimate of KL(π ‖ π_ref) from the sampled tokens, whose gradient is an estimate of the KL's gradient.
+
+    With x = ℓ − ℓ_ref: k1 = x, k2 = x²/2, k3 = e^−x − 1 + x, low_var_kl = k3 with x and result held within ±10.
+    k1 and k3 are averages *under the policy*, so they carry ρ: then E[ρ·k] is the KL off-policy too, and
+    ∇(ρ·k3) = ρ·x·∇ℓ is its gradient exactly; k3 by itself would pull toward the other KL, and k1 by
+    itself nowhere. k2 has that gradient as it stands and takes ρ as a weight only.
+
+    Args:
+        ratio: ρ with its gradient, from `importance_ratio`.
+    """
+    difference = policy_logprobs - reference_logprobs
+    if kind == "k1":
+        return ratio * difference
+    if kind == "k2":
+        return ratio.detach() * difference.square() / 2
+    if kind == "k3":
+        return ratio * (torch.expm1(-difference) + difference)
+    if kind == "low_var_kl":
+        bounded = difference.clamp(-_LOW_VAR_BOUND, _LOW_VAR_BOUND)
+        return ratio * (torch.expm1(-bounded) + bounded).clamp(-_LOW_VAR_BOUND, _LOW_VAR_BOUND)
+    raise ValueError(f"{kind!r} needs the whole distributions: use exact_kl")
+
+
+def exact_kl(policy_logits: Tensor, reference_logits: Tensor) -> Tensor:
+    """KL(π ‖ π_ref) summed over the vocabulary: [N, V] and [N, V] → [N]; exactly 0 for equal logits."""
+    policy = torch.log_softmax(policy_logits, dim=-1)
+    reference = torch.log_softmax(reference_logits, dim=-1)
+    return (policy.exp() * (policy - reference)).sum(-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """−Σ p log p of each row in nats: [N, V] → [N].
+
+    >>> entropy(torch.zeros(1, 8))
+    tensor([2.0794])
+    """
+    logprobs = torch.log_softmax(logits, dim=-1)
+    return -(logprobs.exp() * logprobs).sum(-1)
+
+
+def token_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """The log-prob of one id a row: [N, V] and [N] → [N]."""
+    return logits.gather(-1, token_ids[:, None]).squeeze(-1) - torch.logsumexp(logits, dim=-1)

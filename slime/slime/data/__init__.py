@@ -1,0 +1,1 @@
+"""From turns to what a trainer takes: stitching, queueing, outcomes, flattening, packing."""

@@ -1,0 +1,74 @@
+"""What was scored: one outcome a turn or, where a whole trajectory has one reward, one a trajectory.
+
+    Batch ─▶ Outcomes (reward, group, source, tokens) ─▶ baseline ─▶ an advantage each ─▶ back onto the tokens
+
+A baseline compares outcomes, not samples: a session of three judged turns has three of them in one
+sample, and a trajectory that had to be cut into three samples has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from slime.types import Batch, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One reward and the tokens it is about.
+
+    Attributes:
+        group_id: what it is compared with when groups are centred.
+        member_id: the trajectory that earned it.
+        source: whose moving average it belongs to.
+        tokens: (sample, position) of every trainable token it is about.
+    """
+
+    reward: float
+    group_id: str
+    member_id: str
+    source: str
+    tokens: tuple[tuple[int, int], ...]
+
+
+def outcomes(batch: Batch) -> list[Outcome]:
+    """The outcomes of a batch in order of their first tokens; together they are about every trainable token once."""
+    about: dict[Hashable, list[tuple[int, int]]] = {}
+    facts: dict[Hashable, tuple[float, str, str, str]] = {}
+    index = 0
+    for group in batch.groups:
+        for sample in group.samples:
+            member_id = sample.trajectory_id or f"sample {index}"
+            for position, reward, turn in _rewarded_tokens(sample):
+                # Samples without turns are parts of one trajectory when they share its reward.
+                key = (group.group_id, member_id, reward) if turn is None else (index, turn)
+                facts.setdefault(key, (reward, group.group_id, member_id, sample.source))
+                about.setdefault(key, []).append((index, position))
+            index += 1
+    return [Outcome(*facts[key], tokens=tuple(tokens)) for key, tokens in about.items()]
+
+
+def spread(values: Sequence[float], over: Sequence[Outcome], batch: Batch) -> list[list[float]]:
+    """Give each outcome's value to its tokens: one stream a sample, of its length, 0 where nothing trains."""
+    streams = [[0.0] * len(sample.token_ids) for sample in batch.samples]
+    for value, outcome in zip(values, over, strict=True):
+        for sample, position in outcome.tokens:
+            streams[sample][position] = value
+    return streams
+
+
+def _rewarded_tokens(sample: Sample) -> list[tuple[int, float, int | None]]:
+    """(position, reward, turn or None) of the sample's trainable tokens."""
+    mask, rewards, turns = (sample.streams.get(name) for name in ("loss_mask", "rewards", "turn_index"))
+    assert mask is not None  # a sample has one, or it would not exist
+    whole = float(sample.values.get("reward", 0.0))
+    return [
+        (
+            position,
+            whole if rewards is None else float(rewards[position]),
+            None if turns is None or rewards is None else int(turns[position]),
+        )
+        for position, flag in enumerate(mask)
+        if flag
+    ]
