@@ -1,0 +1,83 @@
+"""What a client is told when something is wrong: the error object of the OpenAI API.
+
+    {"error": {"message": "…", "type": "invalid_request_error", "param": "messages[2].content", "code": null}}
+
+Anything that goes wrong while a request is served becomes an `ApiError` at the boundary, and only there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+from slime.errors import EngineRejected, EngineUnavailable, OpenClawError, RenderError
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+
+
+class ApiError(OpenClawError):
+    """An answer that is an error.
+
+    Attributes:
+        status: HTTP status.
+        code: what a program may compare, e.g. `context_length_exceeded`.
+        param: the field of the request that is wrong, e.g. `tools[0].function.name`.
+        retry_after_s: when the same request may succeed; rounded up to whole seconds on the wire.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = INVALID,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        error = {"message": str(self), "type": self.type, "param": self.param, "code": self.code}
+        return orjson.dumps({"error": error})
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        headers = []
+        if self.retry_after_s is not None:
+            headers.append((b"retry-after", str(max(1, math.ceil(self.retry_after_s))).encode()))
+        if self.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        return headers
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A 400 that names the field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def overloaded(message: str, retry_after_s: float = 1.0) -> ApiError:
+    return ApiError(503, message, type=SERVER, code="overloaded", retry_after_s=retry_after_s)
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """The answer to a request that ended in `error`."""
+    match error:
+        case ApiError():
+            return error
+        case RenderError():
+            return bad_request(str(error), "messages")
+        case EngineUnavailable():
+            return ApiError(503, str(error), type=SERVER, code="engine_unavailable", retry_after_s=error.retry_after_s)
+        case EngineRejected():
+            code = "context_length_exceeded" if "context length" in str(error).lower() else None
+            return ApiError(error.status if 400 <= error.status < 500 else 400, str(error), code=code)
+        case OpenClawError():
+            return ApiError(502, str(error), type=SERVER, code="engine_error")
+        case _:
+            return ApiError(500, "the server failed to handle this request; its log says why", type=SERVER)

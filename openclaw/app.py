@@ -1,0 +1,127 @@
+"""The server as an ASGI application: which path is answered by what, who may ask, and how many at once.
+
+    GET  /v1/models            what is served
+    POST /v1/chat/completions  see `openclaw.chat_completions`
+    GET  /healthz              this process answers
+    GET  /readyz               an engine generates and the store commits, tried when asked
+    HEAD /                     clients look whether anybody is there
+
+Plain ASGI without a framework: at a thousand requests a second on one core there is no millisecond to give away.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+
+import orjson
+from slime.errors import OpenClawError
+
+from openclaw.api_errors import ApiError, as_api_error, overloaded
+from openclaw.capture import Capture
+from openclaw.chat_completions import ChatCompletions, ServedModel
+from openclaw.engine_pool import EnginePool
+from openclaw.exchange import ClientGone, Exchange, Receive, Scope, Send, bearer_of
+
+log = logging.getLogger(__name__)
+
+_OPEN_PATHS = ("/", "/healthz", "/readyz")
+_METHODS = {
+    "/v1/chat/completions": ("POST",),
+    "/v1/models": ("GET", "HEAD"),
+    "/healthz": ("GET", "HEAD"),
+    "/readyz": ("GET", "HEAD"),
+    "/": ("GET", "HEAD"),
+}
+
+
+class App:
+    """The application.
+
+    Args:
+        api_key: bearer token that clients must send; any, or none, is accepted when empty.
+        max_concurrent_requests: chats under way at once; more are refused before their body is read.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        engines: EnginePool,
+        capture: Capture,
+        *,
+        api_key: str = "",
+        max_concurrent_requests: int = 512,
+    ) -> None:
+        self._model = model
+        self._engines = engines
+        self._capture = capture
+        self._chat = ChatCompletions(model, engines, capture)
+        self._api_key = api_key.encode()
+        self._max_concurrent = max_concurrent_requests
+        self._num_chats = 0
+        self._started_at = int(time.time())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise NotImplementedError(f"no {scope['type']} here")
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._route(exchange)
+        except ClientGone:
+            pass
+        except Exception as error:
+            if not isinstance(error, OpenClawError):
+                log.exception("request failed path=%s", exchange.path)
+            if exchange.is_started:
+                return  # an answer that cannot be finished: the connection is cut
+            answer = as_api_error(error)
+            log.info("refused path=%s status=%d error=%s", exchange.path, answer.status, answer)
+            await exchange.answer(answer.status, answer.body(), answer.headers())
+
+    async def _route(self, exchange: Exchange) -> None:
+        path = exchange.path if exchange.path == "/" else exchange.path.rstrip("/")
+        if path not in _METHODS:
+            raise ApiError(404, f"no endpoint {exchange.method} {exchange.path}", code="unknown_url")
+        if exchange.method not in _METHODS[path]:
+            raise ApiError(405, f"{path} takes {' or '.join(_METHODS[path])}, not {exchange.method}")
+        if path not in _OPEN_PATHS:
+            self._authorise(exchange)
+        if path == "/v1/chat/completions":
+            await self._serve_chat(exchange)
+        elif path == "/v1/models":
+            await exchange.answer(200, self._models())
+        elif path == "/readyz":
+            await self._answer_ready(exchange)
+        else:
+            await exchange.answer(200, b'{"ok":true}')
+
+    def _authorise(self, exchange: Exchange) -> None:
+        if self._api_key and not hmac.compare_digest(bearer_of(exchange.headers).encode(), self._api_key):
+            raise ApiError(401, "missing or wrong API key: send it as a bearer token", code="invalid_api_key")
+
+    async def _serve_chat(self, exchange: Exchange) -> None:
+        if self._num_chats >= self._max_concurrent:
+            raise overloaded(f"{self._num_chats} requests are under way, which is all this server takes at once")
+        self._num_chats += 1
+        try:
+            await self._chat.serve(exchange)
+        finally:
+            self._num_chats -= 1
+
+    def _models(self) -> bytes:
+        model = {"id": self._model.name, "object": "model", "created": self._started_at, "owned_by": "openclaw"}
+        return orjson.dumps({"object": "list", "data": [model | {"max_model_len": self._model.max_context}]})
+
+    async def _answer_ready(self, exchange: Exchange) -> None:
+        engine, store = await self._engines.is_ready(), await self._capture.is_writable()
+        state = {
+            "ready": engine and store,
+            "engine": engine,
+            "store": store,
+            "requests": self._num_chats,
+            "turns_stored": self._capture.num_stored,
+            "turns_failed": self._capture.num_failed,
+        }
+        headers = [] if state["ready"] else [(b"retry-after", b"2")]
+        await exchange.answer(200 if state["ready"] else 503, orjson.dumps(state), headers)

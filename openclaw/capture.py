@@ -1,0 +1,309 @@
+"""From a request and its reply to a stored turn.
+
+    request ─ begin ─▶ OpenTurn (its place in the tree: ConversationIndex) ─ prior ─▶ the parent's turn, ids to reuse
+                          │
+                          ├─ commit ──▶ Turn ─▶ Store.append, fsync ─▶ "stored", or "failed" and counted
+                          ├─ delivered  the last frame is about to leave
+                          └─ abandon ─▶ what had been sent, as an aborted turn
+
+A store that fails costs the capture and never the reply. A turn whose sampling the trainer cannot repeat (truncated,
+penalised or greedy) is stored as excluded, with the reason: its log-probs are not those of the policy that is trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol, TypeVar
+
+from slime.chat.sized_cache import SizedCache
+from slime.errors import StoreError
+from slime.store import Store
+from slime.types import Completion, Message, SamplingParams, Turn, TurnState
+
+from openclaw.api_errors import bad_request
+from openclaw.chat_request import ChatRequest
+from openclaw.conversations import ConversationIndex, IncomingRequest, Placement
+from openclaw.exchange import bearer_of
+from openclaw.turn_ids import new_turn_id
+
+log = logging.getLogger(__name__)
+
+Outcome = Literal["stored", "failed", "off"]
+"""What became of a turn: committed; lost to a store that failed; not captured at all."""
+
+T = TypeVar("T")
+
+RESTORED_TURNS = 2_000
+"""How many of the newest turns are read back at the start; older conversations are found by their tool-call ids."""
+COMMIT_PATIENCE_S, SICK_COMMIT_PATIENCE_S = 5.0, 0.25
+"""How long a reply waits for its commit; the second while the last commit failed, because that may last."""
+_MAX_REMEMBERED_TOKENS = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What was fed, sampled and sent."""
+
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    sampling: SamplingParams
+    reply: Message
+
+
+class OpenTurn(Protocol):
+    """A turn between its request and its end."""
+
+    turn_id: str
+    session_id: str
+
+    async def prior(self) -> Turn | None:
+        """The turn whose reply is the last of ours in the request."""
+        ...
+
+    async def commit(self, generated: Generated) -> Outcome:
+        """Store the finished turn; returns after the fsync, and never raises for the store's sake."""
+        ...
+
+    def delivered(self) -> None:
+        """The last frame is about to leave."""
+        ...
+
+    def abandon(self, reason: str, sent: Generated | None = None) -> None:
+        """The turn ended without its last frame; what was sent of it is kept, in the background."""
+        ...
+
+
+class Capture(Protocol):
+    """Whether and how turns are kept."""
+
+    num_stored: int
+    num_failed: int
+
+    async def restore(self) -> None: ...
+
+    async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
+        """Place a request. To be called in order of arrival, which tells retries from parallel conversations.
+
+        Raises:
+            ApiError: the client names a turn type that does not exist.
+        """
+        ...
+
+    async def is_writable(self) -> bool:
+        """Whether a commit would succeed now."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class CaptureOff:
+    """No capture: turns have ids, and leave no trace."""
+
+    num_stored = num_failed = 0
+
+    async def restore(self) -> None:
+        pass
+
+    async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
+        return _UncapturedTurn(headers.get("x-session-id", ""))
+
+    async def is_writable(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+
+class _UncapturedTurn:
+    def __init__(self, session_id: str) -> None:
+        self.turn_id = new_turn_id()
+        self.session_id = session_id or self.turn_id
+
+    async def prior(self) -> Turn | None:
+        return None
+
+    async def commit(self, generated: Generated) -> Outcome:
+        return "off"
+
+    def delivered(self) -> None:
+        pass
+
+    def abandon(self, reason: str, sent: Generated | None = None) -> None:
+        pass
+
+
+class CaptureOn:
+    """Captures every turn of every conversation.
+
+    Attributes:
+        num_stored, num_failed: turns committed, and turns lost because the store did not commit them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.num_stored = 0
+        self.num_failed = 0
+        self._store = store
+        self._index = ConversationIndex()
+        self._turns: SizedCache[str, Turn] = SizedCache(_MAX_REMEMBERED_TOKENS)
+        self._last_commit_succeeded = True
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def restore(self) -> None:
+        """Take up the conversations where they were when the last server ended."""
+        self._index.restore(await self._store.recent(RESTORED_TURNS))
+
+    async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
+        incoming = IncomingRequest("/v1/chat/completions", headers, body, bearer_of(headers), time.time())
+        for turn_id in self._index.missing_turns(incoming):
+            if (turn := await self._find(turn_id)) is not None:
+                self._index.restore([turn])
+        try:
+            placement = self._index.begin(incoming)
+        except ValueError as error:
+            raise bad_request(str(error), "turn_type") from None
+        return _CapturedTurn(self, placement, request)
+
+    async def is_writable(self) -> bool:
+        try:
+            async with asyncio.timeout(COMMIT_PATIENCE_S):
+                await self._store.check_writable()
+        except (StoreError, TimeoutError) as error:
+            log.warning("store not writable error=%s", error)
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Finish what is being stored, then close the store."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=COMMIT_PATIENCE_S)
+        await self._store.close()
+
+    # ---- what open turns ask for
+
+    async def _find(self, turn_id: str) -> Turn | None:
+        if (turn := self._turns.get(turn_id)) is not None:
+            return turn
+        try:
+            return await self._store.get(turn_id)
+        except StoreError as error:  # its ids cannot be reused; the prompt is rendered from its messages instead
+            log.warning("earlier turn not readable turn=%s error=%s", turn_id, error)
+            return None
+
+    async def _append(self, turn: Turn, placement: Placement) -> Outcome:
+        self._turns.put(turn.turn_id, turn, len(turn.prompt_ids) + len(turn.completion.token_ids))
+        answered = None
+        if placement.parent_id is not None and placement.next_state is not None:
+            answered = (placement.parent_id, placement.next_state)
+        patience_s = COMMIT_PATIENCE_S if self._last_commit_succeeded else SICK_COMMIT_PATIENCE_S
+        commit = self._in_background(self._store.append(turn, next_state_of=answered))
+        try:
+            async with asyncio.timeout(patience_s):
+                await asyncio.shield(commit)  # a client that leaves now does not take the turn back
+        except (StoreError, TimeoutError) as error:
+            self._last_commit_succeeded = False
+            self.num_failed += 1
+            log.error("turn not stored turn=%s error=%s", turn.turn_id, error or f"no commit in {patience_s:g} s")
+            return "failed"
+        self._last_commit_succeeded = True
+        self.num_stored += 1
+        return "stored"
+
+    def _give_up(self, placement: Placement, turn: Turn | None, *, is_finished: bool, is_committed: bool) -> None:
+        """A turn ended early: `turn` is what was sent of it, or what was committed and then not delivered."""
+        if is_finished or turn is None:
+            self._index.fail(placement)
+        else:
+            self._index.finish(placement, turn.reply, delivered=False)
+        if is_committed and turn is not None:
+            reason = str(turn.details.get("reason", "not delivered"))
+            self._in_background(self._store.abort(turn.turn_id, reason))
+        elif turn is not None:
+            self._in_background(self._append(turn, placement))
+        elif placement.parent_id is not None and placement.next_state is not None:
+            # The reply is lost; what the request says about the reply before it is not.
+            self._in_background(self._store.attach(placement.parent_id, placement.next_state))
+
+    def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._settle)
+        return task
+
+    def _settle(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("store refused error=%s", error)
+
+
+class _CapturedTurn:
+    def __init__(self, capture: CaptureOn, placement: Placement, request: ChatRequest) -> None:
+        self.turn_id = placement.turn_id
+        self.session_id = placement.session_id
+        self._capture = capture
+        self._placement = placement
+        self._request = request
+        self._created_at = time.time()
+        self._committed: Turn | None = None
+        self._is_finished = False
+
+    async def prior(self) -> Turn | None:
+        parent_id = self._placement.parent_id
+        return None if parent_id is None else await self._capture._find(parent_id)
+
+    async def commit(self, generated: Generated) -> Outcome:
+        if generated.sampling.is_reproducible:
+            turn = self._turn(generated, TurnState.SERVED)
+        else:
+            reason = f"sampled with {_unrepeatable(generated.sampling)}, which the trainer cannot repeat"
+            turn = self._turn(generated, TurnState.EXCLUDED, reason)
+        self._committed = turn
+        return await self._capture._append(turn, self._placement)
+
+    def delivered(self) -> None:
+        assert self._committed is not None
+        self._is_finished = True
+        self._capture._index.finish(self._placement, self._committed.reply)
+
+    def abandon(self, reason: str, sent: Generated | None = None) -> None:
+        turn = self._committed
+        if turn is None and sent is not None and sent.completion.token_ids:
+            turn = self._turn(sent, TurnState.ABORTED, reason)
+        self._capture._give_up(
+            self._placement, turn, is_finished=self._is_finished, is_committed=self._committed is not None
+        )
+
+    def _turn(self, generated: Generated, state: TurnState, reason: str = "") -> Turn:
+        placement = self._placement
+        details: dict[str, Any] = {**placement.details, "session_source": placement.source}
+        details |= {"reason": reason} if reason else {}
+        details |= {"session_done": True} if placement.is_done else {}
+        if self._request.template_options:
+            details["template_options"] = self._request.template_options
+        return Turn(
+            turn_id=placement.turn_id,
+            session_id=placement.session_id,
+            parent_id=placement.parent_id,
+            kind=placement.kind,
+            messages=tuple(self._request.messages),
+            prompt_ids=generated.prompt_ids,
+            completion=generated.completion,
+            sampling=generated.sampling,
+            reply=generated.reply,
+            tools=tuple(self._request.tools),
+            state=state,
+            retry_of=placement.retry_of,
+            created_at=self._created_at,
+            details=details,
+        )
+
+
+def _unrepeatable(sampling: SamplingParams) -> str:
+    """The settings that change the distribution sampled from: `temperature=0.0, top_p=0.9`."""
+    usual = SamplingParams()
+    names = [field.name for field in fields(sampling) if field.name.endswith("_penalty")] + ["top_p", "top_k", "min_p"]
+    said = [f"{name}={getattr(sampling, name)}" for name in names if getattr(sampling, name) != getattr(usual, name)]
+    return ", ".join(["temperature=0"] * (sampling.temperature == 0) + said)

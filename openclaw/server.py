@@ -1,0 +1,233 @@
+"""`python -m openclaw.server`: an OpenAI-compatible server that captures what is said to it.
+
+    python -m openclaw.server --model-path DIR --port 8000 --enable-rl-intercept --rl-buffer-dir ./rl_buffer
+
+    configuration ─▶ chat format, store ─▶ port ─▶ engine (started as a subprocess, or attached by --engine-url)
+                                            │         │ dies: started again; requests wait
+                                            ▼         ▼
+                                     SIGTERM: stop accepting ─▶ finish what runs ─▶ close the store ─▶ end the engine
+
+The port answers while the engine is still loading: `/healthz` says yes, `/readyz` no, and chats wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import uvicorn
+import uvloop
+from slime.chat import ChatFormat
+from slime.config.loader import load_config
+from slime.config.model_dir import check_model_dir
+from slime.config.sections import Config, EngineConfig, ServerConfig
+from slime.engines.client import HttpEngine
+from slime.engines.launch import EngineProcess, free_port, start_engine
+from slime.errors import ConfigError, OpenClawError
+from slime.monitor import configure_logging
+from slime.store import Store
+
+from openclaw.app import App
+from openclaw.capture import Capture, CaptureOff, CaptureOn
+from openclaw.chat_completions import ServedModel
+from openclaw.engine_pool import EnginePool
+from openclaw.engine_supervisor import EngineSupervisor
+from openclaw.exchange import CutStreamFilter
+
+log = logging.getLogger("openclaw.server")  # __name__ is __main__ here
+
+PROG = "python -m openclaw.server"
+SECTIONS = ("model", "engine", "server")
+SHUTDOWN_S = 30
+"""How long requests under way may take to finish after SIGTERM; then their streams end in an error event."""
+_DEFAULT_CONTEXT = 32_768
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; the exit status."""
+    config = load_config(argv, prog=PROG, sections=SECTIONS)
+    configure_logging("debug" if config.server.debug else config.server.log_level)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config))
+    except OpenClawError as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+async def serve(config: Config) -> None:
+    """Everything between the configuration and the end.
+
+    Raises:
+        ConfigError: what the user wrote cannot be served.
+        EngineUnavailable: the engine does not start, or dies again and again.
+    """
+    check_exposure(config.server)
+    model = load_model(config)
+    with bind(config.server) as listener:
+        capture = open_capture(config.server)
+        supervisor: EngineSupervisor | None = None
+        if config.engine.engine_url:
+            urls = [url.strip() for url in config.engine.engine_url.split(",") if url.strip()]
+        else:
+            port = free_port()
+            urls = [f"http://127.0.0.1:{port}"]
+            supervisor = EngineSupervisor(lambda: _start(config, port))
+        pool = EnginePool([_client(url, config.engine) for url in urls])
+        app = App(
+            model,
+            pool,
+            capture,
+            api_key=config.server.api_key,
+            max_concurrent_requests=config.server.max_concurrent_requests,
+        )
+        try:
+            await capture.restore()
+            await pool.start()
+            await _serve_until_stopped(app, listener, supervisor)
+        finally:
+            await pool.close()
+            await capture.close()
+
+
+async def _serve_until_stopped(app: App, listener: socket.socket, supervisor: EngineSupervisor | None) -> None:
+    host, port = listener.getsockname()[:2]
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            loop="none",
+            lifespan="off",
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            backlog=2048,
+            timeout_keep_alive=75,  # longer than clients keep theirs, so that it is not us who let go second
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
+    )
+    logging.getLogger("uvicorn.error").addFilter(CutStreamFilter())
+    log.info("serving url=http://%s:%d/v1", host, port)
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    if supervisor is None:
+        await serving
+        return
+    supervising = asyncio.ensure_future(supervisor.run())
+    try:
+        await asyncio.wait([serving, supervising], return_when=asyncio.FIRST_COMPLETED)
+        if supervising.done():
+            server.should_exit = True
+            await serving
+            supervising.result()
+    finally:
+        supervising.cancel()
+        await asyncio.wait([supervising], timeout=SHUTDOWN_S)
+
+
+def _client(url: str, engine: EngineConfig) -> HttpEngine:
+    return HttpEngine(url, timeout_s=engine.engine_timeout_s, stall_s=engine.generation_stall_s)
+
+
+async def _start(config: Config, port: int) -> EngineProcess:
+    return await start_engine(
+        config.model, config.engine, log_path=config.server.rl_buffer_dir / "logs" / "engine.log", port=port
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, ended by SIGTERM or SIGINT with status 0; a second signal does not wait for requests."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        log.info("stopping at_once=%s", self.should_exit)
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+# ---- the parts
+
+
+def check_exposure(server: ServerConfig) -> None:
+    """Refuse to serve other machines without a key."""
+    if not server.api_key and not _is_loopback(server.host):
+        raise ConfigError(
+            f"--host {server.host} can be reached from other machines: set OPENCLAW_API_KEY, or use 127.0.0.1"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_model(config: Config) -> ServedModel:
+    """What the configuration says about the model, with its chat format."""
+    model_dir = check_model_dir(config.model.model_path)
+    own_limit = context_length(model_dir)
+    limit = config.engine.max_context_len
+    return ServedModel(
+        name=config.model.served_model_name or model_dir.resolve().name,
+        chat=ChatFormat.load(model_dir),
+        max_context=min(limit, own_limit) if limit else own_limit,
+        default_max_tokens=config.server.default_max_tokens,
+    )
+
+
+def context_length(model_dir: Path) -> int:
+    """The longest sequence the model was made for, e.g. 40960; of its text part if it has several."""
+    settings = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    settings = settings.get("text_config", settings)
+    return int(settings.get("max_position_embeddings", _DEFAULT_CONTEXT))
+
+
+def open_capture(server: ServerConfig) -> Capture:
+    if not server.enable_rl_intercept:
+        log.info("capture off: --enable-rl-intercept turns it on")
+        return CaptureOff()
+    log.info("capture on dir=%s", server.rl_buffer_dir)
+    return CaptureOn(Store.open(server.rl_buffer_dir))
+
+
+@contextlib.contextmanager
+def bind(server: ServerConfig) -> Iterator[socket.socket]:
+    """The listening socket. Raises ConfigError when the port is taken."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((server.host, server.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {server.host}:{server.port}: {error.strerror}; choose another --port"
+        ) from None
+    with listener:
+        yield listener
+
+
+if __name__ == "__main__":
+    sys.exit(main())
