@@ -1,0 +1,50 @@
+"""The console script: quick to answer, one line for a mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "openclaw.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_names_the_commands():
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("demo", "tiny-model", "replay-traffic"):
+        assert command in done.stdout
+
+
+def test_nothing_heavy_is_imported_before_it_is_asked_for():
+    program = "import sys, openclaw.cli; print([m for m in ('torch', 'transformers', 'ray') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_recording_is_one_line_and_exit_code_2(tmp_path: Path):
+    done = run("replay-traffic", str(tmp_path / "none.jsonl"))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("openclaw-rl: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_replaying_recorded_traffic_prints_a_json_line_each(shared_dir: Path):
+    done = run("replay-traffic", str(shared_dir / "data/agent-traffic/openclaw.jsonl.gz"))
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) > 100
+    assert all(line.keys() == {"client", "i", "conversation", "kind", "continues"} for line in lines)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(shared_dir: Path):
+    recording = shared_dir / "data/agent-traffic/requests.jsonl.gz"
+    pipe = f"{sys.executable} -m openclaw.cli replay-traffic {recording} | head -n 1"
+    done = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["continues"] is None
+    assert done.stderr == ""
