@@ -172,13 +172,13 @@ class AnchorSearch:
         return Anchor(max(best, key=self._preference), position, equals)
 
     def _preference(self, turn: KnownTurn) -> tuple[float, ...]:
-        """Among turns that fit equally: the session named, the reply that arrived, the line not yet continued."""
+        """Among turns that fit equally: the session named, the reply that arrived, the line that waits to go on."""
         return (
             turn.name is not None and turn.name == self._identity.name,
             turn.connection is not None and turn.connection == self._connection,
             turn.state is ReplyState.DELIVERED,
-            not turn.continued_by,
-            turn.ended_at,
+            self._known.is_open(turn),
+            self._known.last_activity(turn),
         )
 
     def _evidence(self, turn: KnownTurn, position: int) -> float:

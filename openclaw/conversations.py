@@ -28,10 +28,10 @@ from openclaw.ancestry import Anchor, AnchorSearch
 from openclaw.dialects import alphanumeric, text_of
 from openclaw.identity import identify
 from openclaw.kinds import is_summary_order, kind_of
-from openclaw.known_turns import KEPT_TEXT, KnownTurn, KnownTurns, ReplyState, SessionState
+from openclaw.known_turns import CONTINUATIONS, KEPT_TEXT, KnownTurn, KnownTurns, ReplyState, SessionState
 from openclaw.plain_text import is_ephemeral, is_poll, plain_user_text, reply_lines, summary_core
 from openclaw.reading import Reading, backward_keys, calls_key, whole_key
-from openclaw.repeats import CONTINUATIONS, find_retried, is_continued
+from openclaw.repeats import find_retried, is_continued
 from openclaw.sessions import Request, SessionChooser
 from openclaw.turn_ids import new_turn_id, turn_of
 
@@ -175,20 +175,17 @@ class ConversationIndex:
         if turn is None or known is None:  # forgotten while it was in flight
             return
         _take_reply(turn, reply, reply_id)
-        is_empty = not turn.call_ids and not turn.reply_text
         turn.ended_at = ended_at or time.time()
-        turn.state = ReplyState.FAILED if is_empty or not delivered else ReplyState.DELIVERED
         known.add_reply(turn)
-        if turn.state is ReplyState.FAILED:
+        if delivered and (turn.call_ids or turn.reply_text):
+            turn.state = ReplyState.DELIVERED
+        else:
             known.add_failure(turn)
-        elif turn.kind in CONTINUATIONS:
-            known.sessions[turn.session_id].has_main = True
 
     def fail(self, placement: Placement, *, ended_at: float = 0.0) -> None:
         """Nothing of a reply reached the client: an error, a closed connection."""
         turn, known = self._find(placement.turn_id)
         if turn is not None and known is not None:
-            turn.state = ReplyState.FAILED
             turn.ended_at = ended_at or time.time()
             known.add_failure(turn)
 
@@ -209,8 +206,8 @@ class ConversationIndex:
             self._remember(turn, session, known, credential)
             _take_reply(turn, stored.reply, "")
             known.add_reply(turn)
-            if turn.state is ReplyState.DELIVERED and turn.kind in CONTINUATIONS:
-                session.has_main = True
+            if stored.state is TurnState.ABORTED:
+                known.add_failure(turn)
 
     def missing_turns(self, request: IncomingRequest) -> tuple[str, ...]:
         """Turns that the request's tool-call ids name and that were forgotten: to be restored before `begin`."""
@@ -226,7 +223,7 @@ class ConversationIndex:
         known.begin(turn, session)
         self._sessions.claim(session.session_id, credential)
         self._order[turn.turn_id] = credential
-        if turn.parent_id in self._order:
+        if turn.parent_id is not None and turn.parent_id in self._order:
             self._order.move_to_end(turn.parent_id)
         while len(self._order) > self._max_turns:
             self._forget_oldest()
@@ -351,6 +348,6 @@ def _restored(stored: Turn, kept: Mapping[str, Any]) -> KnownTurn:
         arrived_at=stored.created_at,
         name=kept["name"],
         trace=kept["trace"],
-        state=ReplyState.FAILED if stored.state is TurnState.ABORTED else ReplyState.DELIVERED,
+        state=ReplyState.DELIVERED,
         ended_at=stored.created_at,
     )

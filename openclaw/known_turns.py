@@ -23,6 +23,10 @@ KEPT_TEXT = 2000  # characters of a text that are kept to compare
 _MAX_RECENT = 128  # turns and summaries looked through when nothing names a turn
 
 
+CONTINUATIONS = (TurnKind.MAIN, TurnKind.BRANCH, TurnKind.RETRY)
+"""The kinds of turn that carry a conversation on."""
+
+
 class ReplyState(enum.Enum):
     """What became of the reply to a turn."""
 
@@ -80,7 +84,8 @@ class SessionState:
 
     Attributes:
         base: the name that the client gave, without the number of a later conversation under it; None by content.
-        has_main: a main turn of it was delivered: what starts afresh under a loose name is another conversation.
+        num_alive: main turns in flight or delivered; with one, what starts afresh under a loose name is another
+            conversation.
         has_label: a title or the like was made for it.
         root_key, shape, root_text: of the request that began it; empty while only side requests belong to it.
     """
@@ -91,7 +96,7 @@ class SessionState:
     shape: int
     root_text: str = ""
     num_turns: int = 0
-    has_main: bool = False
+    num_alive: int = 0
     has_label: bool = False
     newest: str = ""
 
@@ -118,6 +123,7 @@ class KnownTurns:
         self._recent.append(turn.turn_id)
         session.num_turns += 1
         session.newest = turn.turn_id
+        session.num_alive += turn.kind in CONTINUATIONS
         self.sessions[session.session_id] = session
         self.sessions.move_to_end(session.session_id)
         if session.base is not None:
@@ -137,7 +143,10 @@ class KnownTurns:
             self._summaries.append(turn.turn_id)
 
     def add_failure(self, turn: KnownTurn) -> None:
+        """Note that a turn in flight failed."""
+        turn.state = ReplyState.FAILED
         self._failed.append(turn.turn_id)
+        self.sessions[turn.session_id].num_alive -= turn.kind in CONTINUATIONS
 
     def forget(self, turn_id: str) -> None:
         turn = self.turns.pop(turn_id)
@@ -164,6 +173,17 @@ class KnownTurns:
     def parent_of(self, turn_id: str | None) -> str | None:
         turn = self.turns.get(turn_id) if turn_id is not None else None
         return turn.parent_id if turn is not None else None
+
+    def is_open(self, turn: KnownTurn) -> bool:
+        """Whether nothing went on from the turn, but for attempts that failed."""
+        return all(other.state is ReplyState.FAILED for other in self.continuations(turn))
+
+    def last_activity(self, turn: KnownTurn) -> float:
+        """When the turn, or an attempt to go on from it, ended."""
+        return max([turn.ended_at, *(other.ended_at for other in self.continuations(turn))])
+
+    def continuations(self, turn: KnownTurn) -> Iterator[KnownTurn]:
+        return (self.turns[turn_id] for turn_id in turn.continued_by if turn_id in self.turns)
 
     def by_reply(self, key: bytes) -> Iterator[KnownTurn]:
         """Turns whose reply has this key, newest first."""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from slime.types import TurnKind
-
 from openclaw.ancestry import Anchor
 from openclaw.identity import Identity
-from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState
+from openclaw.known_turns import CONTINUATIONS, KnownTurn, KnownTurns, ReplyState
 from openclaw.reading import Reading
-
-CONTINUATIONS = (TurnKind.MAIN, TurnKind.BRANCH, TurnKind.RETRY)
-"""The kinds of turn that carry a conversation on."""
 
 _RETRY_WINDOW_S = 900.0  # an equal request this long after a failure is a new one
 
@@ -23,14 +18,16 @@ def find_retried(
     An equal request is a retry of one that failed. Of one still in flight it is a retry only when the client's library
     counts it as one: parallel rollouts start with equal requests. Of one that was answered it is a new question.
     """
+    parent_id = anchor.turn.turn_id if anchor is not None else None
     for turn in known.by_request(reading.request_key):
-        if turn.retried_by is not None or turn.shape != reading.shape or _is_elsewhere(turn, identity):
+        if turn.retried_by is not None or turn.shape != reading.shape or turn.parent_id != parent_id:
+            continue
+        if _is_elsewhere(turn, identity):
             continue
         if turn.state is ReplyState.FAILED and now - turn.ended_at <= _RETRY_WINDOW_S:
             return turn
         if turn.state is ReplyState.IN_FLIGHT and identity.retry_count > 0:
             return turn
-    parent_id = anchor.turn.turn_id if anchor is not None else None
     for turn in known.failed():
         if now - turn.ended_at > _RETRY_WINDOW_S:
             break
@@ -45,13 +42,12 @@ def is_continued(turn: KnownTurn, reading: Reading, known: KnownTurns) -> bool:
     A request that holds the whole of that continuation's request and goes on after it is no rival: the client dropped
     or replaced the reply, and talks on.
     """
-    for turn_id in turn.continued_by:
-        other = known.turns.get(turn_id)
-        if other is None or other.kind not in CONTINUATIONS or other.state is not ReplyState.DELIVERED:
-            continue
-        if not reading.starts_with_request(other.request_key, other.num_kept):
-            return True
-    return False
+    return any(
+        other.kind in CONTINUATIONS
+        and other.state is ReplyState.DELIVERED
+        and not reading.starts_with_request(other.request_key, other.num_kept)
+        for other in known.continuations(turn)
+    )
 
 
 def _is_elsewhere(turn: KnownTurn, identity: Identity) -> bool:

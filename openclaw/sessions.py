@@ -47,12 +47,12 @@ class SessionChooser:
         about = request.kind in (TurnKind.SIDE, TurnKind.COMPACTION)
         if request.parent is not None:
             session = known.sessions[request.parent.session_id]
-            if identity.name is None or session.has_main or not request.parent.asks_summary:
+            if identity.name is None or session.num_alive or not request.parent.asks_summary:
                 return session  # not that of a summary which never found the conversation it was about
         if identity.name is not None and not (about and identity.name not in known.newest_session_of):
             session = self._named(identity.name, known, credential)
             starts = request.kind is TurnKind.MAIN and not request.reading.has_assistant
-            return self._next_under(identity.name, session, credential) if starts and session.has_main else session
+            return self._next_under(identity.name, session, credential) if starts and session.num_alive else session
         by_content = _by_content(request, known)
         if by_content is not None:
             return by_content
