@@ -1,0 +1,130 @@
+"""The launch script against a real Ray, with a small program in the place of the training run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import os, sys
+from slime.config.loader import load_config
+config = load_config(prog="train.py")
+print(f"cwd={os.getcwd()} name={config.monitor.run_name} votes={config.judge.majority_vote_n}", flush=True)
+sys.exit(3 if config.monitor.run_name == "fail" else 0)
+"""
+
+
+@pytest.fixture
+def launch(tmp_path: Path):
+    """Runs the script from a copy of the repository that holds only it and the program."""
+    (tmp_path / "slime/scripts").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(ROOT / "slime/scripts/launch.sh", tmp_path / "slime/scripts/launch.sh")
+    (tmp_path / "slime/train.py").write_text(PROGRAM)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environ = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environ |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DASHBOARD_PORT": str(port)}
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "../slime/scripts/launch.sh", *arguments],
+            cwd=tmp_path / "elsewhere",
+            env=environ | variables,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    return run
+
+
+def ray_processes() -> set[str]:
+    """The ids of the raylets on this machine."""
+    found = subprocess.run(["pgrep", "raylet"], capture_output=True, text=True, check=False)
+    return set(found.stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_is_submitted_where_it_was_typed_and_leaves_nothing_running(launch, tmp_path):
+    before = ray_processes()
+    done = launch("--run-name", "two words", MAJORITY_VOTE_N="5", OPENCLAW_API_KEY="hush")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"cwd={tmp_path}/elsewhere name=two words votes=5" in done.stdout
+    assert "hush" not in done.stdout + done.stderr
+    assert ray_processes() <= before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_that_fails_says_so(launch):
+    before = ray_processes()
+    done = launch("--run-name", "fail")
+    assert done.returncode != 0
+    assert ray_processes() <= before
+
+
+def test_a_mistake_is_answered_before_anything_is_started(launch):
+    done = launch("--run-nam", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "train.py: error: unknown flag --run-nam; did you mean --run-name?\n"
+
+
+def test_the_configuration_is_shown_without_a_cluster(launch):
+    done = launch("--print-config", "--run-name", "x")
+    assert done.returncode == 0, done.stderr
+    assert 'run_name: "x"' in done.stdout
+
+
+SCRIPTS = ["openclaw-rl/run_tiny_openclaw_rl.sh", "openclaw-rl/run_qwen3_7b_openclaw_rl.sh"]
+
+
+def resolved(script: str, *arguments: str, **variables: str) -> str:
+    """What a launch script tells the run, without a GPU."""
+    environ = {name: value for name, value in os.environ.items() if not name.endswith(("_ARGS", "_PATH", "_GPUS"))}
+    environ |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | variables
+    command = ["bash", str(ROOT / script), "--print-config", *arguments]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_launch_scripts_take_arrays_from_the_environment_and_flags_from_behind(script: str):
+    shown = resolved(
+        script,
+        "--port",
+        "8123",
+        MODEL_PATH="/models/mine",
+        ROLLOUT_ARGS="\n --rollout-batch-size 64 \n --num-rollouts-per-prompt 4",
+        OPTIMIZER_ARGS="--lr 5e-7",
+    )
+    for line in (
+        'model_path: "/models/mine"',
+        "port: 8123",
+        "rollout_batch_size: 64",
+        "num_rollouts_per_prompt: 4",
+        "lr: 5e-07",
+        "enable_rl_intercept: true",
+    ):
+        assert line in shown
+
+
+@pytest.mark.slow
+def test_the_published_script_splits_the_gpus_and_defaults_to_a_model_that_exists():
+    shown = resolved("openclaw-rl/run_qwen3_7b_openclaw_rl.sh")
+    for line in ('model_path: "Qwen/Qwen3-8B"', 'train_gpus: "0,1,2,3"', "num_engines: 4", "num_train_ranks: 4"):
+        assert line in shown
+    assert 'rollout_gpus: "2,3"' in resolved("openclaw-rl/run_qwen3_7b_openclaw_rl.sh", ROLLOUT_GPUS="2,3")
