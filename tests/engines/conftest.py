@@ -1,0 +1,5 @@
+"""Shared test functions live outside test modules: their assertions are to be explained all the same."""
+
+import pytest
+
+pytest.register_assert_rewrite("conformance", "conformance_models", "rig")

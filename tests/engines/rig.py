@@ -1,0 +1,112 @@
+"""An engine under test: where it listens, what it serves, and what its log-probs ought to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from random_model import build_random_model
+from slime.config.sections import EngineConfig, ModelConfig
+from slime.engines.launch import start_engine
+from slime.engines.scripted import declared_logprob
+from transformers import Qwen3ForCausalLM
+
+MAX_RUNNING, MAX_QUEUED = 4, 2
+VOCAB_SIZE = 263
+PROMPT = tuple(range(60, 90))
+
+Oracle = Callable[[Sequence[int], int, float], list[float]]
+
+
+@dataclass(frozen=True)
+class Rig:
+    """One running engine with room for four requests and two more in its queue.
+
+    Attributes:
+        first_dir, next_dir: the weights it was started with (version 0), and others of the same shape.
+        oracle: (ids, version, temperature) → log-prob of ids[i] given ids[:i] for every i ≥ 1.
+        tolerance: how far its log-probs may be from the oracle's.
+    """
+
+    url: str
+    first_dir: Path
+    next_dir: Path
+    oracle: Oracle
+    tolerance: float
+
+    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0) -> httpx.Response:
+        return httpx.post(self.url + path, json=body or {}, timeout=timeout_s)
+
+    def generate(self, **fields: Any) -> dict[str, Any]:
+        """The answer to a request that must succeed."""
+        response = self.post("/generate", generate_fields(**fields))
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+def generate_fields(*, input_ids: Sequence[int] = PROMPT, **fields: Any) -> dict[str, Any]:
+    """A request's body: sampling parameters and fields of the request in one list of keywords."""
+    outer = {"rid", "return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob", "stream"}
+    params = {"temperature": 1.0, "max_new_tokens": 8, "ignore_eos": True}
+    params |= {name: value for name, value in fields.items() if name not in outer}
+    named = {name: value for name, value in fields.items() if name in outer}
+    return {"input_ids": list(input_ids), "sampling_params": params, "return_logprob": True, **named}
+
+
+def run_rig(
+    backend: str,
+    work_dir: Path,
+    *,
+    tolerance: float,
+    sglang_python: str = "",
+    environment: dict[str, str] | None = None,
+    extra_args: tuple[str, ...] = (),
+) -> Iterator[Rig]:
+    """Start an engine over a random model, and stop it when the tests are done with it."""
+    first_dir = build_random_model(work_dir / "first", seed=0)
+    next_dir = build_random_model(work_dir / "next", seed=1)
+    engine = EngineConfig(max_running_requests=MAX_RUNNING, max_queued_requests=MAX_QUEUED, sglang_python=sglang_python)
+    model = ModelConfig(model_path=str(first_dir), device="cpu", dtype="float32")
+    with asyncio.Runner() as runner:
+        process = runner.run(
+            start_engine(
+                model,
+                engine,
+                backend=backend,  # type: ignore[arg-type]
+                log_path=work_dir / f"{backend}.log",
+                environment=environment,
+                extra_args=extra_args,
+            )
+        )
+        oracle = _scripted_oracle if backend == "scripted" else _forward_oracle((first_dir, next_dir))
+        try:
+            yield Rig(process.url, first_dir, next_dir, oracle, tolerance)
+        finally:
+            runner.run(process.stop())
+
+
+def _scripted_oracle(ids: Sequence[int], version: int, temperature: float) -> list[float]:
+    return [declared_logprob(ids[i], i, version, VOCAB_SIZE) for i in range(1, len(ids))]
+
+
+def _forward_oracle(model_dirs: tuple[Path, ...]) -> Oracle:
+    """transformers' own forward pass, whole sequence at once, without any cache."""
+
+    @cache
+    def model(version: int) -> Qwen3ForCausalLM:
+        return Qwen3ForCausalLM.from_pretrained(model_dirs[min(version, 1)], dtype=torch.float32).eval()
+
+    def logprobs(ids: Sequence[int], version: int, temperature: float) -> list[float]:
+        with torch.no_grad():
+            logits = model(version)(torch.tensor([list(ids)])).logits[0]
+        table = torch.log_softmax(logits / temperature, dim=-1)
+        return [float(table[i - 1, ids[i]]) for i in range(1, len(ids))]
+
+    return logprobs

@@ -1,0 +1,29 @@
+"""The dialect, spoken by SGLang 0.5.23 itself: whatever the suite says of it, it says here."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from conformance import *  # noqa: F403
+from conformance import _ongoing, engine  # noqa: F401
+from conformance_models import *  # noqa: F403
+from rig import Rig
+from slime.engines import dialect
+from slime.engines.client import HttpEngine
+from slime.errors import EngineRejected
+
+pytestmark = pytest.mark.sglang
+
+
+async def test_flushing_under_in_place_requests_loses_the_version(rig: Rig, engine: HttpEngine):  # noqa: F811
+    """Why the client does not ask for it: the new weights are served under the old version's name."""
+    task, _ = await _ongoing(engine, "trap")
+    await engine._control("/pause_generation", {"mode": "in_place"})
+    body = dialect.update_body(dialect.UpdateCall(str(rig.next_dir), 5, flush_cache=True))
+    with pytest.raises(EngineRejected, match="not flushed"):
+        await engine._retried("/update_weights_from_disk", body)
+    assert await engine.version() == 0
+    await engine.resume()
+    await asyncio.wait_for(task, 30)
+    await engine.update_weights(rig.first_dir, 0)
