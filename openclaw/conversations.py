@@ -25,7 +25,7 @@ from slime.types import Message, Turn, TurnKind, TurnState
 
 from openclaw import linking
 from openclaw.ancestry import Anchor, AnchorSearch
-from openclaw.dialects import alphanumeric, text_of
+from openclaw.dialects import alphanumeric, read_request, text_of
 from openclaw.identity import identify
 from openclaw.kinds import is_summary_order, kind_of
 from openclaw.known_turns import CONTINUATIONS, KEPT_TEXT, KnownTurn, KnownTurns, ReplyState, SessionState
@@ -99,9 +99,10 @@ class ConversationIndex:
         self._known: dict[str, KnownTurns] = {}  # by hash of the credential
         self._order: OrderedDict[str, str] = OrderedDict()  # turn id -> hash of its credential, least recent first
         self._sessions = SessionChooser()
-        self._has_forgotten = False
 
-    def __len__(self) -> int:
+    @property
+    def num_turns(self) -> int:
+        """How many turns are remembered."""
         return len(self._order)
 
     # ── the life of a turn ───────────────────────────────────────────────────────────────────────────────────────────
@@ -210,11 +211,9 @@ class ConversationIndex:
                 known.add_failure(turn)
 
     def missing_turns(self, request: IncomingRequest) -> tuple[str, ...]:
-        """Turns that the request's tool-call ids name and that were forgotten: to be restored before `begin`."""
-        if not self._has_forgotten and self._order:
-            return ()
-        reading = Reading(request.endpoint, request.body)
-        named = (turn_of(call_id) for message in reading.messages for call_id in message.call_ids)
+        """Turns that the request's tool-call ids name and that are not remembered: to be restored before `begin`."""
+        messages = read_request(request.endpoint, request.body).messages
+        named = (turn_of(call_id) for message in messages for call_id in message.call_ids)
         return tuple(dict.fromkeys(turn_id for turn_id in named if turn_id and turn_id not in self._order))
 
     def _remember(self, turn: KnownTurn, session: SessionState, known: KnownTurns, credential: str) -> None:
@@ -237,7 +236,6 @@ class ConversationIndex:
             self._sessions.release(session_id)
         if not known.turns:
             del self._known[credential]
-        self._has_forgotten = True
 
     def _find(self, turn_id: str) -> tuple[KnownTurn | None, KnownTurns | None]:
         credential = self._order.get(turn_id)

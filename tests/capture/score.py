@@ -82,9 +82,7 @@ def score(answers: Iterable[Answer], labels: Sequence[Label]) -> Score:
 
 def _best_mapping(rows: Sequence[tuple[Label, Answer]]) -> dict[tuple[str, str], str]:
     """Label sessions to conversations, one to one, the largest overlaps first."""
-    overlap = Counter(
-        ((label["client"], label["session"]), answer["conversation"]) for label, answer in rows if answer
-    )
+    overlap = Counter(((label["client"], label["session"]), answer["conversation"]) for label, answer in rows if answer)
     mapping: dict[tuple[str, str], str] = {}
     taken: set[str] = set()
     for (session, conversation), _ in overlap.most_common():
