@@ -1,0 +1,75 @@
+"""Several votes on one turn, and what they come to.
+
+    n votes in parallel ─▶ Ballot × n ─▶ quorum? ─▶ one score with its share? ─▶ Verdict
+
+A vote that failed is None and is never counted as anything: too few valid ones, or valid ones that disagree,
+leave the turn unjudged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime.types import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One vote.
+
+    >>> Ballot(score=1.0, details={"answer": "They thank for it. \\\\boxed{1}", "latency_s": 0.4})
+
+    Attributes:
+        score: None when the vote failed.
+        failure: why it did; empty otherwise.
+        details: what to keep of it: the raw answer, how long it took.
+    """
+
+    score: float | None
+    failure: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def collect_votes(vote: Callable[[int], Awaitable[Ballot]], num_votes: int, timeout_s: float) -> list[Ballot]:
+    """Cast `num_votes` votes at once, each within `timeout_s`; a vote that raises or is late has failed."""
+
+    async def cast(index: int) -> Ballot:
+        start = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await vote(index)
+        except TimeoutError:
+            return Ballot(None, f"no answer within {timeout_s:g} s", {"latency_s": time.monotonic() - start})
+        except Exception as error:  # the boundary: whatever goes wrong in a vote is a failed vote
+            failure = f"{type(error).__name__}: {error}"
+            return Ballot(None, failure, {"latency_s": time.monotonic() - start})
+
+    return list(await asyncio.gather(*(cast(index) for index in range(num_votes))))
+
+
+def count_votes(ballots: Sequence[Ballot], threshold: float, judge: str, details: Mapping[str, Any]) -> Verdict:
+    """The score that most valid votes give, if at least half of all votes are valid and `threshold` of those agree.
+
+    >>> count_votes([Ballot(1.0), Ballot(1.0), Ballot(None, "timeout")], 0.5, "llm", {}).score
+    1.0
+    """
+    votes = tuple(ballot.score for ballot in ballots)
+    details = {**details, "votes": [{"score": b.score, "failure": b.failure, **b.details} for b in ballots]}
+    valid = [score for score in votes if score is not None]
+    quorum = max(1, math.ceil(len(ballots) / 2))
+    if len(valid) < quorum:
+        failures = "; ".join(sorted({ballot.failure for ballot in ballots if ballot.failure}))
+        reason = f"{len(valid)} of {len(votes)} votes are valid, {quorum} are needed: {failures}"
+        return Verdict(None, votes, 0.0, judge=judge, reason=reason, details=details)
+    [(score, count), *others] = Counter(valid).most_common()
+    share = count / len(valid)
+    said = ", ".join(f"{vote:g}" for vote in valid)
+    if share < threshold or (others and others[0][1] == count):
+        return Verdict(None, votes, share, judge=judge, reason=f"the votes disagree: {said}", details=details)
+    return Verdict(score, votes, share, judge=judge, reason=f"votes: {said}", details=details)
