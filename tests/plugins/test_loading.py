@@ -155,15 +155,22 @@ def test_the_wrong_kind_of_function_is_refused_at_start_up(tmp_path, hook, sourc
 async def test_hooks_are_called_with_what_they_ask_for_and_nothing_else_is_read(tmp_path):
     file = tmp_path / "custom_rollout.py"
     file.write_text(
-        "async def generate_rollout(store, /, config, *rest, evaluation=False, mine=7, **more):\n"
-        "    yield store, config, evaluation, mine, rest, more\n"
+        "async def generate_rollout(store, /, config, *rest, owner='nobody', mine=7, **more):\n"
+        "    yield store, config, owner, mine, rest, more\n"
     )
     call = load_hook(ROLLOUT, str(file))
-    assert call.asks_for == {"store", "config", "evaluation"}
+    assert call.asks_for == {"store", "config", "owner"}
 
     class Lazy(dict):
         def __missing__(self, name):
             raise AssertionError(f"{name} was read")
 
-    found = [item async for item in call(Lazy(store=1, config=2, evaluation=True))]
-    assert found == [(1, 2, True, 7, (), {})]
+    found = [item async for item in call(Lazy(store=1, config=2, owner="me"))]
+    assert found == [(1, 2, "me", 7, (), {})]
+
+
+def test_a_name_that_is_on_offer_but_not_in_this_run_is_said(tmp_path):
+    file = tmp_path / "custom_loss.py"
+    file.write_text("def compute_loss(teacher_logprobs): ...\n")
+    with pytest.raises(PluginError, match="compute_loss asks for 'teacher_logprobs', which this run does not have"):
+        load_hook(LOSS, str(file))({})

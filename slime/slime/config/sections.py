@@ -137,6 +137,7 @@ class ClusterConfig:
     num_train_ranks: int = option(1, "trainer ranks", ge=1)
     train_gpus: str = option("", "GPUs of the trainer ranks, e.g. 0,1,2,3; none: CPU", env=("TRAIN_GPUS",))
     rollout_gpus: str = option("", "GPUs of the engines, e.g. 4,5,6,7; none: CPU", env=("ROLLOUT_GPUS",))
+    keep_serving: bool = option(False, "go on serving after the last update, until stopped")
     dashboard: bool = option(False, "start Ray's dashboard, on loopback")
 
 

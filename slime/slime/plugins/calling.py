@@ -73,6 +73,13 @@ class NamedCall:
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """Call with what the function asked for; nothing else is read, so the mapping may be lazy."""
         return self.function(
-            *(values[name] for name in self.positional),
-            **{parameter: values[name] for parameter, name in self.keyword.items()},
+            *(self._value(values, name) for name in self.positional),
+            **{parameter: self._value(values, name) for parameter, name in self.keyword.items()},
         )
+
+    def _value(self, values: Mapping[str, Any], name: str) -> Any:
+        try:
+            return values[name]
+        except KeyError as error:
+            message = f"{describe(self.function)} asks for {name!r}, which this run does not have"
+            raise PluginError(message) from error

@@ -42,14 +42,13 @@ class Hook:
 ROLLOUT = Hook(
     flag="--rollout-function-path",
     default_names=("generate_rollout",),
-    names=same("store", "judge", "chat", "engine", "config", "args", "policy_version", "owner", "rollout_id")
-    | same("data_source", "evaluation"),
-    styles=("async generator", "async", "plain"),
+    names=same("store", "judge", "owner", "policy_version", "config"),
+    styles=("async generator",),
 )
 GENERATE = Hook(
     flag="--custom-generate-function-path",
     default_names=("generate",),
-    names=same("engine", "request", "prompt_ids", "sampling_params", "sample", "config", "args", "evaluation"),
+    names=same("engine", "request", "prompt_ids", "sampling_params", "config"),
     styles=("async",),
 )
 REWARD = Hook(
