@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import functools
 import tempfile
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ def reference_logprobs(model_dir: Path, ids: list[int], temperature: float = 1.0
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
 
 
+async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Wait for something that only polling can see."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        await asyncio.sleep(0.005)
+
+
 class Engine:
     """A served engine: its HTTP client, and the service behind it to look at."""
 
@@ -75,10 +84,11 @@ async def serve(model_dir: Path, **options: Any) -> AsyncIterator[Engine]:
     service = EngineService(EngineOptions(str(model_dir), device="cpu", **options))
     server = uvicorn.Server(uvicorn.Config(build_app(service), port=0, log_level="warning", access_log=False))
     running = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        yield Engine(service, client)
-    server.should_exit = True
-    await running
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            yield Engine(service, client)
+    finally:
+        server.should_exit = True
+        await running

@@ -45,11 +45,13 @@ class EngineLoop:
         kv: KVSlots,
         *,
         version: int,
+        max_running: int,
         deliver: Callable[[list[Progress]], None],
         find_stop: Callable[[Sequence], str | None] = lambda sequence: None,
     ) -> None:
         self.model, self.kv = model, kv
         self.version = version
+        self.max_running = max_running
         self.num_steps = 0
         self.num_generated = 0
         self.is_paused = False
@@ -94,9 +96,10 @@ class EngineLoop:
         self._inbox.put(command)
         return future
 
-    def submit(self, sequence: Sequence, *, first: bool = False) -> None:
-        """Queue a sequence, before all others if it is to be `first`. From any thread; order is kept."""
-        self._inbox.put(lambda: self.waiting.appendleft(sequence) if first else self.waiting.append(sequence))
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence, a probe before all others. From any thread; order is kept."""
+        queue_up = self.waiting.appendleft if sequence.is_probe else self.waiting.append
+        self._inbox.put(lambda: queue_up(sequence))
 
     # What follows runs on the loop's thread only.
 
@@ -164,6 +167,7 @@ class EngineLoop:
             "weight_version": version_to_wire(self.version),
         }
 
+    @torch.inference_mode()
     def _run(self) -> None:
         while not self._is_stopping:
             has_work = not self.is_paused and (self.running or self.waiting)
@@ -183,6 +187,8 @@ class EngineLoop:
     def _admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]
+            if len(self.running) >= self.max_running and not sequence.is_probe:
+                return
             slot = self.kv.acquire(sequence.tokens, sequence, reuse_limit=sequence.reuse_limit)
             if slot is None:
                 return
@@ -191,7 +197,6 @@ class EngineLoop:
             sequence.cached_tokens = max(sequence.cached_tokens, min(slot.length, len(sequence.call.input_ids)))
             self.running.append(sequence)
 
-    @torch.inference_mode()
     def _step(self) -> None:
         self._make_room()
         started = time.perf_counter()

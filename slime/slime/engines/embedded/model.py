@@ -190,4 +190,6 @@ def _probe_ids(vocab_size: int) -> list[int]:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """The first sentence of an error's message: the rest of transformers' is advice to its developers."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].split(". ")[0]

@@ -34,6 +34,7 @@ class Sequence:
 
     Attributes:
         max_new_tokens: how many may be sampled; 0 = only score the prompt.
+        is_probe: a health check, which does not wait for its turn.
         score_start: first prompt position whose log-prob is wanted; the prompt's length when none is.
         tokens: prompt and output ids; the first `computed` of them have their keys and values in the slot.
         input_logprobs: log-probs of prompt tokens `score_start + 1` onward, at temperature 1.
@@ -44,6 +45,7 @@ class Sequence:
     call: GenerateCall
     max_new_tokens: int
     score_start: int
+    is_probe: bool = False
     tokens: list[int] = field(init=False)
     sampling: RowSampling = field(init=False)
     slot: Slot | None = None

@@ -92,6 +92,7 @@ class EngineService:
             self.model,
             kv,
             version=given_version if options.policy_version is None else options.policy_version,
+            max_running=options.max_running_requests,
             deliver=self._deliver,
             find_stop=lambda sequence: self.decoder.find_stop(sequence.output_ids, sequence.call.sampling.stop),
         )
@@ -114,13 +115,13 @@ class EngineService:
         sequence = Sequence.admit(call, self.limits)
         if len(self._tickets) >= self.options.max_running_requests + self.options.max_queued_requests:
             raise EngineUnavailable("The request queue is full.")
-        return self._open(sequence, first=False)
+        return self._open(sequence)
 
-    def _open(self, sequence: Sequence, *, first: bool) -> Ticket:
+    def _open(self, sequence: Sequence) -> Ticket:
         call = sequence.call
         reply = ReplyText(self.decoder, call.input_ids, skip_special=call.skip_special_tokens, stops=call.sampling.stop)
         ticket = self._tickets[call.rid] = Ticket(sequence, reply)
-        self.loop.submit(sequence, first=first)
+        self.loop.submit(sequence)
         return ticket
 
     async def answers(self, ticket: Ticket) -> AsyncGenerator[dict[str, Any]]:
@@ -208,8 +209,8 @@ class EngineService:
                     return True
                 sampling = SamplingParams(temperature=0.0, max_new_tokens=1)
                 call = GenerateCall(f"HEALTH_CHECK_{uuid.uuid4().hex}", (0,), sampling, max_new_tokens=1)
-                sequence = Sequence.admit(call, self.limits)
-                async for said in self.answers(self._open(sequence, first=True)):
+                probe = Sequence(call, max_new_tokens=1, score_start=1, is_probe=True)
+                async for said in self.answers(self._open(probe)):
                     return bool(said["meta_info"]["finish_reason"]["type"] != "abort")
         except TimeoutError:
             pass
