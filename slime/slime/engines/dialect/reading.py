@@ -116,6 +116,9 @@ class StreamReader:
             )
         seen = 0 if is_incremental else self._num_tokens
         self._text = self._text + payload["text"] if is_incremental else payload["text"]
+        if is_incremental and finish is not None and isinstance(finish.get("matched"), str) and not payload["text"]:
+            # Who sends only what is new cannot take back the beginning of the stop string that has been sent.
+            self._text = self._text[: len(self._text) - _overlap(self._text, finish["matched"])]
         new_ids = tuple(ids[seen:])
         logprobs = _logprobs_of(new_ids, entries[seen:])
         self._num_tokens = total
@@ -138,13 +141,12 @@ class StreamReader:
         """How many characters at the end may still change."""
         text = self._text
         num_broken = len(text) - len(text.rstrip("\ufffd"))
-        num_stop = 0
-        for stop in self._stop:
-            for length in range(min(len(stop) - 1, len(text)), num_stop, -1):
-                if text.endswith(stop[:length]):
-                    num_stop = length
-                    break
-        return max(num_broken, num_stop)
+        return max([num_broken, *(_overlap(text, stop) for stop in self._stop)])
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that is a beginning of `stop`, the whole left aside."""
+    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def _logprobs_of(ids: tuple[int, ...], entries: Sequence[Sequence[Any]]) -> tuple[float, ...]:
