@@ -27,6 +27,7 @@ from slime.engines import leash
 from slime.engines.client import HttpEngine
 from slime.engines.dialect import version_to_wire
 from slime.errors import EngineError, EngineUnavailable
+from slime.weights import MANIFEST_FILE, read_manifest
 
 Backend = Literal["embedded", "sglang", "scripted"]
 
@@ -147,10 +148,11 @@ def engine_command(
     *,
     host: str,
     port: int,
-    version: int = 0,
     gpus: str = "",
 ) -> list[str]:
-    """The command line of an engine."""
+    """The command line of an engine; it serves under the version that the weights' manifest names."""
+    model_dir = Path(model.model_path)
+    version = read_manifest(model_dir).version if (model_dir / MANIFEST_FILE).exists() else 0
     shared = ["--host", host, "--port", str(port), "--model-path", model.model_path]
     shared += ["--weight-version", version_to_wire(version), "--incremental-streaming-output"]
     shared += ["--max-running-requests", str(engine.max_running_requests)]

@@ -180,7 +180,9 @@ class ScriptedApp:
         return 200, b"{}"
 
     def _list_faults(self) -> Answer:
-        return 200, orjson.dumps({"fired": self.core.faults.fired, "num_pending": self.core.faults.num_pending})
+        faults = self.core.faults
+        fired = {str(fault): times for fault, times in faults.fired.items()}
+        return 200, orjson.dumps({"fired": fired, "num_pending": faults.num_pending})
 
 
 _NOT_FOUND: Answer = (404, b'{"detail":"Not Found"}')
