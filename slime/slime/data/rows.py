@@ -8,7 +8,7 @@ The field registry says what a stream's tensor looks like and what stands where 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,6 +66,17 @@ class FlatBatch:
     targets: Tensor
     streams: Mapping[str, Tensor]
     counts: tuple[int, ...]
+
+    def to(self, device: torch.device) -> FlatBatch:
+        """The same on another device."""
+        return replace(
+            self,
+            token_ids=self.token_ids.to(device),
+            position_ids=self.position_ids.to(device),
+            predictors=self.predictors.to(device),
+            targets=self.targets.to(device),
+            streams={name: stream.to(device) for name, stream in self.streams.items()},
+        )
 
 
 def rows(samples: Sequence[Sample]) -> list[Row]:

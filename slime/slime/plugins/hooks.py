@@ -75,7 +75,9 @@ LOSS = Hook(
     flag="--custom-loss-function-path",
     default_names=("compute_loss", "compute_opd_loss", "compute_hybrid_loss"),
     names=LOSS_TENSORS
-    | same("config", "sum_of_sample_mean", "args", "batch", "logits", "clip_ratio")
+    | same(
+        "config", "sum_of_sample_mean", "compute_entropy", "compute_full_kl", "args", "batch", "logits", "clip_ratio"
+    )
     | {
         "policy_logits": "policy_logprobs",  # published files use them as log-probs of the sampled tokens
         "reference_logits": "reference_logprobs",

@@ -1,0 +1,177 @@
+"""A checkpoint: everything a trainer needs to go on as though it had not stopped, and nothing that is a pickle.
+
+    <save_dir>/checkpoint-7/    weights/               a weights directory, which engines can load
+                                optimizer.safetensors  moments and random state
+                                state.json             the rest of TrainerState
+                                manifest.json          every file above with its hash
+    <save_dir>/checkpoint-latest ─▶ checkpoint-7
+
+The directory appears whole or not at all; the link moves to it afterwards; old ones go last.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from slime.errors import WeightsError
+from slime.weights import atomic_directory, read_tensors, verify_manifest, write_manifest, write_weights
+
+log = logging.getLogger(__name__)
+
+LATEST = "checkpoint-latest"
+WEIGHTS_DIR = "weights"
+TENSORS_FILE = "optimizer.safetensors"
+STATE_FILE = "state.json"
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What is neither weights nor moments.
+
+    >>> TrainerState(step=7, num_optimizer_steps=7, num_skipped=0, consumed={7: ("t41", "t42")})
+
+    Attributes:
+        step: updates made; also the policy version.
+        consumed: by update, the turns it trained, of every update since the checkpoint before.
+        baseline: of the moving average; see `MovingBaseline.state`.
+        config: what it was trained with, for people.
+    """
+
+    step: int
+    num_optimizer_steps: int
+    num_skipped: int
+    consumed: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_checkpoint(
+    save_dir: Path,
+    state: TrainerState,
+    *,
+    weights: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    template_dir: Path,
+    keep: int,
+) -> Path:
+    """Write `checkpoint-<step>`, point `checkpoint-latest` to it, and remove all but the newest `keep`.
+
+    Raises:
+        WeightsError: the weights are not fit to be served; nothing has changed on disk then.
+    """
+    checkpoint = save_dir / f"checkpoint-{state.step}"
+    with atomic_directory(checkpoint) as partial_dir:
+        write_weights(weights, partial_dir / WEIGHTS_DIR, version=state.step, template_dir=template_dir)
+        save_file(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial_dir / TENSORS_FILE
+        )
+        (partial_dir / STATE_FILE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+        write_manifest(partial_dir, state.step)
+    _point_latest_to(checkpoint)
+    for old in [found for found in checkpoints(save_dir) if _step(found) < state.step][keep - 1 :]:
+        shutil.rmtree(old)
+    return checkpoint
+
+
+def read_checkpoint(checkpoint: Path) -> tuple[TrainerState, dict[str, Tensor]]:
+    """Verify a checkpoint and read all of it but the weights.
+
+    Raises:
+        WeightsError: it is incomplete or corrupt; the message names the newest good one beside it.
+    """
+    checkpoint = checkpoint.resolve() if checkpoint.name == LATEST else checkpoint
+    try:
+        verify_checkpoint(checkpoint)
+        return _read_state(checkpoint / STATE_FILE), read_tensors(checkpoint / TENSORS_FILE)
+    except WeightsError as error:
+        good = newest_good_checkpoint(checkpoint.parent, below=_step(checkpoint))
+        advice = f"resume from {good}" if good else "there is no other good checkpoint beside it"
+        raise WeightsError(f"{error}; {advice}") from None
+
+
+def verify_checkpoint(checkpoint: Path) -> None:
+    """Compare every file of a checkpoint with the hash it was written with.
+
+    Raises:
+        WeightsError: names the first that differs, is missing or was added.
+    """
+    if not checkpoint.is_dir():
+        raise WeightsError(f"{checkpoint}: no such checkpoint")
+    manifest = verify_manifest(checkpoint)
+    if missing := {STATE_FILE, TENSORS_FILE, f"{WEIGHTS_DIR}/manifest.json"} - set(manifest.files):
+        raise WeightsError(f"{checkpoint}: no {min(missing)}: not a checkpoint")
+
+
+def resumable_checkpoint(save_dir: Path) -> Path | None:
+    """Where an unattended run goes on: what `checkpoint-latest` points to if that verifies, else the newest that does.
+
+    Passing over a checkpoint loses the updates since the one before; the log says which and why.
+
+    Raises:
+        WeightsError: there are checkpoints, and none is good; starting over is for a person to decide.
+    """
+    link = save_dir / LATEST
+    newest = link.resolve() if link.is_dir() else next(iter(checkpoints(save_dir)), None)
+    if newest is None:
+        return None
+    try:
+        verify_checkpoint(newest)
+    except WeightsError as error:
+        good = newest_good_checkpoint(save_dir, below=_step(newest))
+        if good is None:
+            raise WeightsError(f"{error}; there is no other good checkpoint in {save_dir}") from None
+        log.error("checkpoint passed over error=%r resuming_from=%s", str(error), good)
+        return good
+    return newest
+
+
+def newest_good_checkpoint(save_dir: Path, below: int = 1 << 62) -> Path | None:
+    """The newest checkpoint of a step below `below` that verifies."""
+    for checkpoint in checkpoints(save_dir):
+        if _step(checkpoint) < below:
+            try:
+                verify_checkpoint(checkpoint)
+            except WeightsError:
+                continue
+            return checkpoint
+    return None
+
+
+def checkpoints(save_dir: Path) -> list[Path]:
+    """Every checkpoint directory, newest first, none of them verified."""
+    found = [path for path in save_dir.glob("checkpoint-*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=_step, reverse=True)
+
+
+def _step(checkpoint: Path) -> int:
+    match = _NAME.fullmatch(checkpoint.name)
+    return int(match[1]) if match else 1 << 62
+
+
+def _read_state(file: Path) -> TrainerState:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        consumed = {int(step): tuple(turn_ids) for step, turn_ids in content.pop("consumed").items()}
+        return TrainerState(**content, consumed=consumed)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{file}: not a trainer's state: {type(error).__name__}: {error}") from None
+
+
+def _point_latest_to(checkpoint: Path) -> None:
+    """Move the link in one step; readers see the old target or the new one."""
+    link = checkpoint.with_name(f".{LATEST}.partial")
+    link.unlink(missing_ok=True)
+    link.symlink_to(checkpoint.name)
+    os.replace(link, checkpoint.with_name(LATEST))

@@ -1,0 +1,84 @@
+"""From hidden states to what losses ask for, at the trainable positions only and never all logits at once.
+
+With a vocabulary of 150,000 the logits of 8,192 tokens are 5 GB; here they are made a chunk at a time, and
+once more on the way back. Each sample's temperature divides its logits, as it did when they were sampled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from slime.algorithms.losses import entropy, exact_kl
+
+CHUNK_ELEMENTS = 1 << 26
+"""Logits held at once: 256 MB of float32."""
+
+
+@dataclass(frozen=True)
+class TokenHead:
+    """Hidden states and the output layer that reads them.
+
+    Attributes:
+        hidden: [N, H] at the positions that predict trainable tokens.
+        project: the model's output layer, [n, H] → [n, V], with whatever the model does to its logits.
+        temperatures: [N]
+        vocab_size: V, by which chunks are measured.
+    """
+
+    hidden: Tensor
+    project: Callable[[Tensor], Tensor]
+    temperatures: Tensor
+    vocab_size: int
+
+    def part(self, start: int, end: int) -> TokenHead:
+        """The head of tokens `start` up to, but not including, `end`."""
+        return replace(self, hidden=self.hidden[start:end], temperatures=self.temperatures[start:end])
+
+    def logits(self) -> Tensor:
+        """[N, V] in float32, divided by the temperatures."""
+        return self.project(self.hidden).float() / self.temperatures[:, None]
+
+    def logprobs_and_entropy(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-prob of each target, [N], and the entropy of each distribution, [N], the latter without gradient."""
+        logprobs, entropies = self._chunked(functools.partial(_logprobs_and_entropy, targets=targets))
+        return logprobs, entropies
+
+    def entropy(self) -> Tensor:
+        """The entropy of each distribution, [N], with gradient."""
+        (entropies,) = self._chunked(lambda head, start, end: (entropy(head.logits()),))
+        return entropies
+
+    def kl_to(self, reference: TokenHead) -> Tensor:
+        """The exact KL to another head's distributions at the same tokens, [N], with gradient."""
+        (divergence,) = self._chunked(
+            lambda head, start, end: (exact_kl(head.logits(), reference.part(start, end).logits()),)
+        )
+        return divergence
+
+    def _chunked(self, function: Callable[[TokenHead, int, int], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Apply to a chunk of tokens at a time, and put the results together."""
+        total, step = len(self.hidden), max(1, CHUNK_ELEMENTS // self.vocab_size)
+        if total <= step:
+            return function(self, 0, total)
+        bounds = [(start, min(start + step, total)) for start in range(0, total, step)]
+        # The logits of a chunk are not kept for the way back; they are computed again.
+        results = [
+            checkpoint(function, self.part(start, end), start, end, use_reentrant=False) for start, end in bounds
+        ]
+        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+
+def _logprobs_and_entropy(head: TokenHead, start: int, end: int, targets: Tensor) -> tuple[Tensor, Tensor]:
+    logits = head.logits()
+    normaliser = torch.logsumexp(logits, dim=-1)
+    logprobs = logits.gather(-1, targets[start:end, None]).squeeze(-1) - normaliser
+    with torch.no_grad():  # H = log Z − Σ p·logit, from the same logits
+        expected = (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
+        entropies = normaliser - expected
+    return logprobs, entropies

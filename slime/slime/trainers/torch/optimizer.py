@@ -1,0 +1,120 @@
+"""One update of the parameters: is the gradient usable, clip it, warm up, AdamW.
+
+A step whose gradient is not finite is skipped and counted; so is one whose gradient is zero throughout,
+which AdamW would turn into weight decay and old momentum. Skipping leaves no trace in parameters or optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from slime.config.sections import TrainerConfig
+from slime.errors import WeightsError
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of one gradient.
+
+    Attributes:
+        skipped: why it was not applied; empty when it was.
+    """
+
+    grad_norm: float
+    learning_rate: float
+    skipped: str = ""
+
+
+class Optimizer:
+    """AdamW with linear warm-up and clipping by the global norm; matrices decay, vectors do not.
+
+    Attributes:
+        num_steps: steps applied.
+        num_skipped: steps skipped.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], config: TrainerConfig) -> None:
+        self.parameters = dict(parameters)
+        self.config = config
+        self.num_steps = 0
+        self.num_skipped = 0
+        matrices = [p for p in self.parameters.values() if p.ndim >= 2]
+        vectors = [p for p in self.parameters.values() if p.ndim < 2]
+        self._adamw = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+            lr=config.lr,
+            betas=(config.adam_beta1, config.adam_beta2),
+            eps=config.adam_eps,
+            fused=True,
+        )
+
+    def apply(self, loss: float) -> Applied:
+        """Consume the gradients that have been accumulated.
+
+        Args:
+            loss: the step's loss; a step whose loss is not finite is skipped too.
+        """
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        norm = get_total_norm(gradients)
+        learning_rate = self.config.lr * min(1.0, (self.num_steps + 1) / max(1, self.config.lr_warmup_steps))
+        applied = Applied(float(norm), learning_rate, _why_skipped(float(norm), loss))
+        if applied.skipped:
+            self.num_skipped += 1
+        else:
+            clip_grads_with_norm_(self.parameters.values(), self.config.clip_grad, norm)
+            for group in self._adamw.param_groups:
+                group["lr"] = learning_rate
+            self._adamw.step()
+            self.num_steps += 1
+        self.discard()
+        return applied
+
+    def discard(self) -> None:
+        """Forget the gradients that have been accumulated."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, Tensor]:
+        """The moments, by `exp_avg.<parameter>` and so on; empty before the first step."""
+        return {
+            f"{moment}.{name}": self._adamw.state[parameter][moment]
+            for name, parameter in self.parameters.items()
+            if parameter in self._adamw.state
+            for moment in _MOMENTS
+        }
+
+    def restore(self, state: Mapping[str, Tensor], *, num_steps: int, num_skipped: int) -> None:
+        """Go on from a state that was saved.
+
+        Raises:
+            WeightsError: the state belongs to other parameters.
+        """
+        moments = {name: {m: state.get(f"{m}.{name}") for m in _MOMENTS} for name in self.parameters}
+        for name, found in moments.items():
+            moment = found["exp_avg"]
+            if num_steps and (moment is None or moment.shape != self.parameters[name].shape):
+                raise WeightsError(f"the optimizer state does not fit: no moments of the right shape for {name}")
+        self._adamw.state.clear()
+        for name, parameter in self.parameters.items() if num_steps else ():
+            device = {"step": torch.device("cpu") if parameter.device.type == "cpu" else parameter.device}
+            self._adamw.state[parameter] = {
+                moment: tensor.to(device.get(moment, parameter.device), copy=True)
+                for moment, tensor in moments[name].items()
+                if tensor is not None
+            }
+        self.num_steps, self.num_skipped = num_steps, num_skipped
+
+
+def _why_skipped(norm: float, loss: float) -> str:
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    if not math.isfinite(norm):
+        return f"the gradient's norm is {norm}"
+    return "nothing to learn: the gradient is zero" if norm == 0 else ""

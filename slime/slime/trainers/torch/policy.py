@@ -1,0 +1,168 @@
+"""A causal language model fed with documents laid end to end.
+
+    FlatBatch ─▶ model body (document attention) ─▶ hidden states at predictors ─▶ TokenHead
+
+Whether a model can be fed so is not taken from a list of names: it is tried, once, when it is loaded. One
+that mixes documents (a recurrent layer, say) is fed them one at a time instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
+
+from slime.data.rows import FlatBatch
+from slime.errors import TrainerError, WeightsError
+from slime.trainers.torch.attention import DOCUMENTS, register_document_attention
+from slime.trainers.torch.head import TokenHead
+from slime.weights import verify_weights
+
+_PROBE_LENS = (7, 4)
+_PROBE_TOLERANCE = 1e-3  # of the largest logit; a leak between documents is far above it
+
+
+class Policy:
+    """A model and how to get log-probs out of it.
+
+    Args:
+        model_dir: a Hugging Face model directory.
+        device: where it computes.
+        compute_dtype: of matrix products; weights are kept in float32 if trained, else in this.
+        is_trained: whether it gets gradients; a reference does not.
+
+    Attributes:
+        is_flat: whether documents may lie end to end in one forward pass.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        device: torch.device,
+        compute_dtype: torch.dtype = torch.float32,
+        *,
+        is_trained: bool = True,
+    ) -> None:
+        self.device = device
+        self.compute_dtype = compute_dtype
+        verify_weights(model_dir)
+        self.model = load_model(model_dir, torch.float32 if is_trained else compute_dtype)
+        self.model.to(device).requires_grad_(is_trained)
+        self._shape_logits = _logit_shaping(self.model.config)
+        self.is_flat = False
+        self._choose_attention(str(model_dir))
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._output_layer().weight.shape[0])
+
+    def checkpoint_activations(self) -> None:
+        """Recompute activations on the way back instead of keeping them."""
+        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.model.train()  # transformers recomputes in training mode only; dropout is off all the same
+
+    def hidden_states(self, flat: FlatBatch) -> Tensor:
+        """The last hidden states of every fed token: [T, H]."""
+        with torch.autocast(self.device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32):
+            if self.is_flat:
+                return self._body(flat.token_ids, flat.position_ids, document_lens=flat.document_lens)
+            lengths = list(flat.document_lens)
+            parts = zip(torch.split(flat.token_ids, lengths), torch.split(flat.position_ids, lengths), strict=True)
+            return torch.cat([self._body(ids, positions) for ids, positions in parts])
+
+    def head(self, hidden: Tensor, temperatures: Tensor) -> TokenHead:
+        """The output layer over some hidden states [N, H]."""
+        return TokenHead(hidden, self._project, temperatures, self.vocab_size)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights by the names they have in the model's files."""
+        tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self.model.state_dict())
+        return tensors
+
+    def load(self, weights_dir: Path) -> None:
+        """Take over the weights of another directory of the same model, in place; its hashes are not checked."""
+        with torch.no_grad():
+            self.model.load_state_dict(load_model(weights_dir, torch.float32).state_dict())
+
+    def _body(self, token_ids: Tensor, position_ids: Tensor, **kwargs: Any) -> Tensor:
+        output = self.model.base_model(
+            input_ids=token_ids[None].to(self.device),
+            position_ids=position_ids[None].to(self.device),
+            use_cache=False,
+            **kwargs,
+        )
+        return output.last_hidden_state[0]  # type: ignore[no-any-return]
+
+    def _project(self, hidden: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32):
+            return self._shape_logits(self._output_layer()(hidden))
+
+    def _output_layer(self) -> Any:
+        return self.model.get_output_embeddings()
+
+    @torch.no_grad()
+    def _choose_attention(self, name: str) -> None:
+        """Compare our way of computing logits with the model's own, on two short documents."""
+        ids = [torch.arange(length) + 1 for length in _PROBE_LENS]
+        given = [self.model(input_ids=part[None].to(self.device), use_cache=False).logits[0] for part in ids]
+        expected = torch.cat(given).float()
+        tolerance = _PROBE_TOLERANCE if self.compute_dtype == torch.float32 else 0.05
+        positions = torch.cat([torch.arange(length) for length in _PROBE_LENS])
+        own_attention = self.model.config._attn_implementation
+
+        def is_same(**kwargs: Any) -> bool:
+            hidden = self._body(torch.cat(ids), positions, **kwargs)
+            difference = (self._project(hidden).float() - expected).abs().max()
+            return bool(difference <= tolerance * expected.abs().max())
+
+        register_document_attention()
+        self.model.set_attn_implementation(DOCUMENTS)
+        try:
+            self.is_flat = is_same(document_lens=_PROBE_LENS)
+        except (TrainerError, TypeError):  # attention of another kind, or a forward that takes no further keywords
+            self.is_flat = False
+        if self.is_flat:
+            return
+        self.model.set_attn_implementation(own_attention)
+        alone = torch.cat([self._body(part, torch.arange(len(part))) for part in ids])
+        if (self._project(alone).float() - expected).abs().max() > tolerance * expected.abs().max():
+            raise TrainerError(f"{name}: its logits are not its output layer applied to its last hidden states")
+
+
+def load_model(model_dir: Path, dtype: torch.dtype) -> Any:
+    """A causal language model from a local directory: no hub, no code of its own, no pickles, no dropout.
+
+    Raises:
+        WeightsError: transformers cannot make a model of it; its reason in one line.
+    """
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            model_dir, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise WeightsError(f"{model_dir}: transformers cannot load it: {reason[:300]}") from error
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # log-probs must be those of the model that sampled
+    model.eval()
+    return model
+
+
+def _logit_shaping(config: Any) -> Callable[[Tensor], Tensor]:
+    """What some models do to their logits after the output layer."""
+    cap, divisor, factor = (
+        getattr(config, name, None) for name in ("final_logit_softcapping", "logits_scaling", "logit_scale")
+    )
+    if cap:
+        return lambda logits: torch.tanh(logits / cap) * cap
+    if divisor:
+        return lambda logits: logits / divisor
+    if factor:
+        return lambda logits: logits * factor
+    return lambda logits: logits

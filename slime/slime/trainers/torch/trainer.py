@@ -1,0 +1,330 @@
+"""The embedded trainer: a batch of samples in, one update of the weights out.
+
+    Batch ─ outcomes, baseline ─▶ advantages ─▶ Rows ─ split ─▶ optimizer steps
+    each step: Rows ─ plan ─▶ this rank's micro-batches ─▶ policy, reference ─▶ loss ─▶ gradients
+                                                              sum over ranks ─▶ Optimizer.apply
+
+Sizes of trajectories are counted over the step before it is planned, so its loss is the same however it is
+packed and on however many ranks. Every rank is given the whole batch and ends with the same weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from transformers import AutoConfig
+
+from slime.algorithms.advantages import MovingBaseline, group_advantages
+from slime.algorithms.reductions import num_trajectories, sum_of_means, token_weights, trajectory_sizes
+from slime.config.sections import CheckpointConfig, Config, LossConfig, TrainerConfig
+from slime.data.outcomes import outcomes, spread
+from slime.data.packing import plan, split_evenly
+from slime.data.rows import Row, flatten, rows
+from slime.errors import TrainerError
+from slime.plugins.losses import LossHook, load_loss
+from slime.plugins.settings import plugin_settings
+from slime.protocols import Resumed
+from slime.trainers.torch.checkpoint import (
+    WEIGHTS_DIR,
+    TrainerState,
+    read_checkpoint,
+    resumable_checkpoint,
+    write_checkpoint,
+)
+from slime.trainers.torch.optimizer import Optimizer
+from slime.trainers.torch.policy import Policy
+from slime.trainers.torch.ranks import Ranks
+from slime.trainers.torch.values import LossValues, ScoredBatch
+from slime.types import Batch, Sample, TrainReport
+from slime.weights import Manifest, write_weights
+
+_RANDOM_STATE = "random.torch"
+
+
+class TorchTrainer:
+    """Full fine-tuning of a transformers causal language model; a `slime.protocols.Trainer`.
+
+    Args:
+        model_dir: the model as the user gave it: where training starts, and the reference of the KL.
+        loss_fn: from `slime.plugins.losses.load_loss`.
+        rank, world_size: of data parallelism; with several, call `ranks.join_ranks` first.
+        device: `auto` is CUDA where there is a GPU.
+        dtype: of matrix products; `auto` is float32 on the CPU and the model's own on a GPU. Weights, moments
+            and log-probs are float32.
+        keep_checkpoints: newest checkpoints that `save` leaves.
+
+    Attributes:
+        step: updates made; also the policy version of the weights.
+        consumed: by update, the turns it trained, of every update since the last `save`. After `load`, those that
+            the checkpoint was the first to hold, whatever the store had time to write down.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | Path,
+        trainer: TrainerConfig,
+        loss: LossConfig,
+        *,
+        loss_fn: LossHook,
+        rank: int = 0,
+        world_size: int = 1,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+        keep_checkpoints: int = 3,
+    ) -> None:
+        torch.manual_seed(trainer.seed)
+        self.step = 0
+        self.consumed: dict[int, tuple[str, ...]] = {}
+        self._model_dir = Path(model_dir)
+        self._config = trainer
+        self._loss = loss
+        self._settings = plugin_settings(loss)
+        self._loss_fn = loss_fn
+        self._keep = keep_checkpoints
+        self._ranks = Ranks(rank, world_size)
+        self._device = torch.device(
+            "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
+        )
+        compute_dtype = _compute_dtype(dtype, self._device, self._model_dir)
+        self._policy = Policy(self._model_dir, self._device, compute_dtype)
+        if trainer.gradient_checkpointing:
+            self._policy.checkpoint_activations()
+        self._reference = (
+            Policy(self._model_dir, self._device, compute_dtype, is_trained=False) if loss.kl_loss_coef > 0 else None
+        )
+        self._optimizer = Optimizer(dict(self._policy.model.named_parameters()), trainer)
+        self._baseline = MovingBaseline(loss.baseline_decay)
+
+    def train(self, batch: Batch) -> TrainReport:
+        """Make one update from a batch.
+
+        A batch whose every optimizer step was skipped changes nothing, its turns are not consumed, and the
+        report says why.
+
+        Raises:
+            TrainerError: nothing in the batch can be trained.
+            PluginError: the loss gave no loss. The trainer is as it was before.
+        """
+        before = self._baseline.state()
+        try:
+            samples, metrics = self._with_advantages(batch)
+            steps = self._split(samples)
+            results = [self._optimize(step) for step in steps]
+        except BaseException:
+            self._baseline.restore(before)
+            self._optimizer.discard()
+            raise
+        reasons = [reason for _, reason in results if reason]
+        metrics |= {name: statistics.fmean(m[name] for m, _ in results) for name in results[0][0]}
+        metrics["train/skipped_steps"] = float(self._optimizer.num_skipped)
+        if len(reasons) == len(results):
+            self._baseline.restore(before)
+            return TrainReport(self.step, metrics, skipped=reasons[0])
+        self.step += 1
+        self.consumed[self.step] = batch.turn_ids
+        return TrainReport(self.step, metrics)
+
+    def save(self, checkpoint_dir: Path) -> Path:
+        """Write `checkpoint-<step>` in the directory given. Rank 0 writes; the others only say where."""
+        consumed, self.consumed = self.consumed, {}
+        if self._ranks.rank > 0:
+            return Path(checkpoint_dir) / f"checkpoint-{self.step}"
+        state = TrainerState(
+            step=self.step,
+            num_optimizer_steps=self._optimizer.num_steps,
+            num_skipped=self._optimizer.num_skipped,
+            consumed=consumed,
+            baseline=self._baseline.state(),
+            config={"trainer": dataclasses.asdict(self._config), "loss": dataclasses.asdict(self._loss)},
+        )
+        return write_checkpoint(
+            Path(checkpoint_dir),
+            state,
+            weights=self._policy.state_dict(),
+            tensors={**self._optimizer.state(), _RANDOM_STATE: torch.get_rng_state()},
+            template_dir=self._model_dir,
+            keep=self._keep,
+        )
+
+    def load(self, checkpoint: Path) -> int:
+        """Go on from a checkpoint, `<save_dir>/checkpoint-7` or `<save_dir>/checkpoint-latest`; returns its step.
+
+        Raises:
+            WeightsError: it is corrupt or of another model; the message names the newest good one.
+        """
+        checkpoint = Path(checkpoint).resolve()
+        state, tensors = read_checkpoint(checkpoint)
+        self._policy.load(checkpoint / WEIGHTS_DIR)
+        self._optimizer.restore(tensors, num_steps=state.num_optimizer_steps, num_skipped=state.num_skipped)
+        self._baseline.restore(state.baseline)
+        torch.set_rng_state(tensors[_RANDOM_STATE])
+        self.step = state.step
+        self.consumed = dict(state.consumed)
+        return self.step
+
+    def resume(self, config: CheckpointConfig) -> Resumed:
+        """Go on from where the configuration says; `auto` passes over checkpoints that do not verify, and says so.
+
+        Raises:
+            WeightsError: the checkpoint that was asked for by name is corrupt or of another model.
+        """
+        wanted = config.resume_from_checkpoint
+        if wanted == "none":
+            return Resumed(0, {}, None)
+        checkpoint = resumable_checkpoint(config.save_dir) if wanted == "auto" else Path(wanted).resolve()
+        if checkpoint is None:
+            return Resumed(0, {}, None)
+        return Resumed(self.load(checkpoint), dict(self.consumed), checkpoint / WEIGHTS_DIR)
+
+    def publish(self, weights_dir: Path) -> Manifest:
+        """Write the weights alone, for engines; a checkpoint's `weights/` are the same.
+
+        Raises:
+            WeightsError: they are not fit to be served.
+        """
+        return write_weights(self._policy.state_dict(), weights_dir, version=self.step, template_dir=self._model_dir)
+
+    def _with_advantages(self, batch: Batch) -> tuple[list[Sample], dict[str, float]]:
+        """The samples with `rewards` and `advantages` streams, and how the rewards were."""
+        scored = outcomes(batch)
+        rewards = [outcome.reward for outcome in scored]
+        if self._loss.baseline == "ema":
+            advantages = self._baseline.advantages(rewards, [outcome.source for outcome in scored])
+        elif self._loss.baseline == "group":
+            groups, members = [o.group_id for o in scored], [o.member_id for o in scored]
+            advantages = group_advantages(rewards, groups, members)
+        else:
+            advantages = rewards
+        streams = zip(spread(rewards, scored, batch), spread(advantages, scored, batch), strict=True)
+        samples = [
+            dataclasses.replace(sample, streams={"advantages": advantage, **sample.streams, "rewards": reward})
+            for sample, (reward, advantage) in zip(batch.samples, streams, strict=True)
+        ]
+        deviation = statistics.pstdev(rewards) if rewards else 0.0
+        return samples, {"reward/mean": statistics.fmean(rewards or [0.0]), "reward/std": deviation}
+
+    def _split(self, samples: Sequence[Sample]) -> list[list[Sample]]:
+        """The samples of each optimizer step; a trajectory is never divided between two."""
+        trajectories: dict[str, list[Sample]] = {}
+        for index, sample in enumerate(samples):
+            if sample.num_trainable_tokens:
+                trajectories.setdefault(sample.trajectory_id or f"sample {index}", []).append(sample)
+        if not trajectories:
+            raise TrainerError("nothing to train: no sample of the batch has a trainable token")
+        whole = list(trajectories.values())
+        sizes = [sum(sample.num_trainable_tokens for sample in trajectory) for trajectory in whole]
+        runs = split_evenly(sizes, self._config.num_steps_per_rollout)
+        return [[sample for index in run for sample in whole[index]] for run in runs]
+
+    def _optimize(self, samples: Sequence[Sample]) -> tuple[dict[str, float], str]:
+        """One optimizer step: its metrics, and why it was skipped if it was."""
+        step_rows = rows(samples)
+        counts = [row.num_trainable for row in step_rows]
+        trajectory_ids = [sample.trajectory_id or f"sample {i}" for i, sample in enumerate(samples)]
+        sizes = trajectory_sizes(trajectory_ids, counts)
+        trajectories = num_trajectories(trajectory_ids, counts)
+        lengths = [row.length for row in step_rows]
+        totals: Counter[str] = Counter()
+        for micro in plan(lengths, self._config.max_tokens_per_gpu, self._ranks.world_size)[self._ranks.rank]:
+            totals.update(self._accumulate([step_rows[i] for i in micro], [sizes[i] for i in micro], trajectories))
+        self._ranks.sum_gradients(self._policy.model.parameters())
+        metrics = self._ranks.sum_metrics(totals)
+        applied = self._optimizer.apply(metrics["loss/total"])
+        metrics |= {
+            "train/grad_norm": applied.grad_norm,
+            "train/learning_rate": applied.learning_rate,
+            "train/tokens": float(sum(counts)),
+            "train/fed_tokens": float(sum(lengths)),
+        }
+        return metrics, applied.skipped
+
+    def _accumulate(self, micro: Sequence[Row], sizes: Sequence[int], trajectories: int) -> dict[str, float]:
+        """Add one micro-batch's gradient to what is there; its share of every metric."""
+        scored = self._score(micro, sizes)
+        loss, metrics = self._evaluate(scored)
+        (loss / trajectories).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            mismatch = (scored.policy_logprobs - scored.flat.streams["rollout_logprobs"]).abs()
+            metrics = {name if "/" in name else f"loss/{name}": value for name, value in metrics.items()} | {
+                "loss/total": float(loss),
+                "loss/entropy": float(sum_of_means(scored.entropies, scored.weights)),
+                "train/train_rollout_logprob_abs_diff": float(sum_of_means(mismatch, scored.weights)),
+            }
+        return {name: value / trajectories for name, value in metrics.items()}
+
+    def _score(self, micro: Sequence[Row], sizes: Sequence[int]) -> ScoredBatch:
+        """Run policy and reference over a micro-batch."""
+        flat = flatten(micro).to(self._device)
+        temperatures = flat.streams["temperature"]
+        hidden = self._policy.hidden_states(flat)
+        head = self._policy.head(hidden[flat.predictors], temperatures)
+        policy_logprobs, entropies = head.logprobs_and_entropy(flat.targets)
+        reference_head = reference_logprobs = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference_hidden = self._reference.hidden_states(flat)[flat.predictors]
+                reference_head = self._reference.head(reference_hidden, temperatures)
+                reference_logprobs, _ = reference_head.logprobs_and_entropy(flat.targets)
+        return ScoredBatch(
+            flat=flat,
+            weights=token_weights(sizes, flat.counts).to(self._device, torch.float32),
+            hidden=hidden,
+            policy_head=head,
+            policy_logprobs=policy_logprobs,
+            entropies=entropies,
+            reference_head=reference_head,
+            reference_logprobs=reference_logprobs,
+        )
+
+    def _evaluate(self, scored: ScoredBatch) -> tuple[torch.Tensor, Mapping[str, float]]:
+        """The loss of a micro-batch: its share of the sum over trajectories.
+
+        A loss that takes means of its own is given one sample at a time, and its means are weighted by the
+        sample's share of its trajectory, so that packing cannot change it either.
+        """
+        if self._loss_fn.is_sum_over_samples:
+            return self._loss_fn(LossValues(scored, self._settings))
+        total = scored.policy_logprobs.new_zeros(())
+        metrics: Counter[str] = Counter()
+        for document in scored.documents():
+            share = float(document.weights.sum())
+            loss, parts = self._loss_fn(LossValues(document, self._settings))
+            total = total + share * loss
+            metrics.update({name: share * value for name, value in parts.items()})
+        return total, metrics
+
+
+def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> TorchTrainer:
+    """The trainer that a configuration describes, at step 0.
+
+    Raises:
+        PluginError: it names no loss, or one that cannot be loaded.
+        WeightsError: the model cannot be loaded.
+    """
+    return TorchTrainer(
+        config.model.model_path,
+        config.trainer,
+        config.loss,
+        loss_fn=load_loss(config.plugin.custom_loss_function_path),
+        rank=rank,
+        world_size=world_size,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        keep_checkpoints=config.checkpoint.keep_checkpoints,
+    )
+
+
+def _compute_dtype(dtype: str, device: torch.device, model_dir: Path) -> torch.dtype:
+    """The type of matrix products: as asked for, else what suits the device and the model."""
+    if dtype != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    if device.type == "cpu":
+        return torch.float32
+    stored = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False).dtype
+    return stored if isinstance(stored, torch.dtype) else torch.float32

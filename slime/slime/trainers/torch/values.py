@@ -1,0 +1,144 @@
+"""What a loss can ask for by name: tensors over the trainable tokens of a micro-batch, each made when it is asked for.
+
+    FlatBatch ─ policy ─▶ ScoredBatch ─▶ LossValues["policy_logprobs"] … ─▶ loss(…)
+
+The names are those of `slime.plugins.hooks.LOSS` and of every registered field. Published files that ask
+for `reference_logprobs` where no reference model is loaded get the log-probs of sampling time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slime.algorithms.reductions import sum_of_means
+from slime.data.rows import FlatBatch
+from slime.errors import PluginError
+from slime.trainers.torch import slime_style
+from slime.trainers.torch.head import TokenHead
+
+
+@dataclass(frozen=True)
+class ScoredBatch:
+    """A flat batch and what the models make of it.
+
+    Attributes:
+        weights: [N] of each trainable token: 1 / trainable tokens of its trajectory.
+        hidden: [T, H] of all fed tokens.
+        policy_head, reference_head: over the trainable tokens.
+        policy_logprobs: [N] with gradient.
+        entropies: [N] without gradient.
+        reference_logprobs: [N]; None where there is no reference model.
+    """
+
+    flat: FlatBatch
+    weights: Tensor
+    hidden: Tensor
+    policy_head: TokenHead
+    policy_logprobs: Tensor
+    entropies: Tensor
+    reference_head: TokenHead | None = None
+    reference_logprobs: Tensor | None = None
+
+    def documents(self) -> Iterator[ScoredBatch]:
+        """Each document by itself, sharing its tensors with the whole."""
+        fed = trained = 0
+        for length, count in zip(self.flat.document_lens, self.flat.counts, strict=True):
+            yield self._part(slice(fed, fed + length), slice(trained, trained + count))
+            fed, trained = fed + length, trained + count
+
+    def _part(self, fed: slice, trained: slice) -> ScoredBatch:
+        flat = replace(
+            self.flat,
+            token_ids=self.flat.token_ids[fed],
+            position_ids=self.flat.position_ids[fed],
+            document_lens=(fed.stop - fed.start,),
+            predictors=self.flat.predictors[trained] - fed.start,
+            targets=self.flat.targets[trained],
+            streams={name: stream[trained] for name, stream in self.flat.streams.items()},
+            counts=(trained.stop - trained.start,),
+        )
+        return ScoredBatch(
+            flat,
+            self.weights[trained],
+            self.hidden[fed],
+            self.policy_head.part(trained.start, trained.stop),
+            self.policy_logprobs[trained],
+            self.entropies[trained],
+            self.reference_head and self.reference_head.part(trained.start, trained.stop),
+            None if self.reference_logprobs is None else self.reference_logprobs[trained],
+        )
+
+
+class LossValues(Mapping[str, Any]):
+    """The names on offer and their values; nothing costs anything until it is asked for.
+
+    Args:
+        settings: the loss's configuration with the published spellings, offered as `config`.
+    """
+
+    def __init__(self, scored: ScoredBatch, settings: Mapping[str, Any]) -> None:
+        flat = scored.flat
+        device = flat.targets.device
+        self._scored = scored
+        self._makers: dict[str, Callable[[], Any]] = {
+            name: (lambda name=name: flat.streams[name]) for name in flat.streams
+        } | {
+            "policy_logprobs": lambda: scored.policy_logprobs,
+            "reference_logprobs": self._reference_logprobs,
+            "sample_index": lambda: torch.arange(len(flat.counts), device=device).repeat_interleave(
+                torch.tensor(flat.counts, device=device)
+            ),
+            "compute_entropy": lambda: scored.policy_head.entropy,
+            "compute_full_kl": lambda: self._full_kl,
+            "sum_of_sample_mean": lambda: self.sum_of_sample_mean,
+            "config": lambda: settings,
+            "clip_ratio": lambda: settings["eps_clip"],
+            "args": lambda: slime_style.arguments(settings),
+            "batch": lambda: slime_style.batch(self),
+            "logits": lambda: slime_style.logits(scored.policy_head, scored.hidden, flat),
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    @property
+    def flat(self) -> FlatBatch:
+        """The tokens behind the values."""
+        return self._scored.flat
+
+    def sum_of_sample_mean(self, values: Tensor) -> Tensor:
+        """The sum over the micro-batch's samples of their share of their trajectory's token mean.
+
+        Args:
+            values: over the trainable tokens or, in slime's style, over the responses.
+        """
+        if values.numel() == len(self._scored.weights):
+            return sum_of_means(values.flatten(), self._scored.weights)
+        if values.numel() == sum(slime_style.response_lengths(self.flat)):
+            return sum_of_means(slime_style.trainable(values.flatten(), self.flat), self._scored.weights)
+        raise PluginError(
+            f"sum_of_sample_mean got {values.numel()} values; the micro-batch has {len(self._scored.weights)} "
+            f"trainable tokens, in responses of {sum(slime_style.response_lengths(self.flat))} tokens"
+        )
+
+    def _reference_logprobs(self) -> Tensor:
+        known = self._scored.reference_logprobs
+        return self._scored.flat.streams["rollout_logprobs"] if known is None else known
+
+    def _full_kl(self) -> Tensor:
+        """The exact KL to the reference, [N]; zeros where there is no reference model."""
+        reference = self._scored.reference_head
+        if reference is None:
+            return torch.zeros_like(self._scored.policy_logprobs)
+        return self._scored.policy_head.kl_to(reference)
