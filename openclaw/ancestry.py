@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 from slime.types import TurnKind
@@ -24,7 +25,7 @@ from openclaw.dialects import CanonicalMessage, alphanumeric
 from openclaw.identity import Identity
 from openclaw.kinds import kind_of
 from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState
-from openclaw.plain_text import collapse, reply_lines
+from openclaw.plain_text import collapse, text_lines
 from openclaw.reading import Reading, backward_keys, calls_key, forward_keys, whole_key
 from openclaw.turn_ids import turn_of
 
@@ -34,6 +35,7 @@ _MAX_CANDIDATES = 64  # turns with one reply text that are looked at, newest fir
 _ACCEPTED = 2.0  # evidence that a text-only reply is ours: a user message or the reply before it agrees
 _SUMMARY_PLACES = 6  # messages at the start of a request among which a summary stands
 _DISTINCTIVE = 40  # characters that nobody else writes by chance
+_MAX_DEPTH = 12  # replies of ours that are looked up one before the other to tell equal texts apart
 _MAX_VANISHED = 8  # replies of ours in a row that a client may have dropped from its history
 _QUOTED = 8  # characters of a user message that count when it stands inside another
 
@@ -59,8 +61,12 @@ class AnchorSearch:
         self._known = known
         self._identity = identity
         self._connection = connection
-        self._may_carry_summary = kind_of(reading.request, has_our_replies=False) is TurnKind.MAIN
         self._found: dict[int, Anchor | None] = {}
+        self._depth = 0
+
+    @cached_property
+    def _may_carry_summary(self) -> bool:
+        return kind_of(self._reading.request, has_our_replies=False) is TurnKind.MAIN
 
     def find(self) -> Anchor | None:
         """The newest one, or None."""
@@ -72,10 +78,14 @@ class AnchorSearch:
         return anchor
 
     def _before(self, end: int) -> Anchor | None:
-        """The last reply of ours before position `end`."""
-        if end not in self._found:
-            self._found[end] = None  # a search that comes back to itself finds nothing new
-            self._found[end] = self._search(end)
+        """The last reply of ours before position `end`; None where looking for it would lead too far back."""
+        if end in self._found:
+            return self._found[end]
+        if self._depth == _MAX_DEPTH:
+            return None
+        self._depth += 1
+        self._found[end] = self._search(end)
+        self._depth -= 1
         return self._found[end]
 
     def _search(self, end: int) -> Anchor | None:
@@ -110,7 +120,7 @@ class AnchorSearch:
         """By text, by tool calls under other ids, by ids inside the text, by its place; each a little less certain."""
         if any(len(call_id) >= _FULL_ID for call_id in message.call_ids):
             return None  # every client keeps ids: an unknown one of full length is somebody else's
-        lines = reply_lines(message.text)
+        lines = text_lines(message.text)
         anchor = self._choose(self._known.by_reply(whole_key(lines)), position) if lines else None
         if anchor is None and message.call_ids:
             key = calls_key(message.message)
@@ -143,11 +153,11 @@ class AnchorSearch:
 
     def _by_summary(self, text: str) -> KnownTurn | None:
         """A compaction whose summary a user message holds, in a request that carries a conversation on."""
-        if not self._may_carry_summary:
+        if not self._known.has_summaries or not self._may_carry_summary:
             return None
         lines = collapsed = ""
         for turn in self._known.summaries():
-            lines = lines or "\n".join(("", *reply_lines(text), ""))
+            lines = lines or "\n".join(("", *text_lines(text), ""))
             if len(turn.summary) >= _QUOTED and f"\n{turn.summary}\n" in lines:
                 return turn
             collapsed = collapsed or collapse(text)
@@ -163,7 +173,8 @@ class AnchorSearch:
         key = self._reading.key_before(position)
         best = [turn for turn in candidates if turn.request_key == key]
         if not best:
-            evidence = [self._evidence(turn, position) for turn in candidates]
+            said, before = self._reading.user_before(position), self._before(position)
+            evidence = [self._evidence(turn, position, said, before) for turn in candidates]
             most = max(evidence)
             if most < _ACCEPTED:
                 return None
@@ -178,20 +189,25 @@ class AnchorSearch:
             turn.connection is not None and turn.connection == self._connection,
             turn.state is ReplyState.DELIVERED,
             self._known.is_open(turn),
-            self._known.last_activity(turn),
+            turn.last_activity,
         )
 
-    def _evidence(self, turn: KnownTurn, position: int) -> float:
-        evidence = 0.0
+    def _evidence(self, turn: KnownTurn, position: int, said: str, before: Anchor | None) -> float:
+        """How much speaks for a turn, of those that said what stands at `position`.
+
+        Args:
+            said: the user message before it.
+            before: the reply of ours before it.
+        """
         if turn.asks_summary:  # its request holds the history as one text: nothing else can agree
             return _ACCEPTED if position < _SUMMARY_PLACES else 0.0
-        asked, said = collapse(turn.user_text), collapse(self._reading.user_before(position))
+        evidence, asked = 0.0, turn.user_text
         if asked and said:
             if asked == said:
                 evidence += 2.0
             elif min(len(asked), len(said)) >= _QUOTED and (asked in said or said in asked):
                 evidence += 1.5
-        evidence += self._order_evidence(turn, self._before(position))
+        evidence += self._order_evidence(turn, before)
         if turn.name is not None and self._identity.name is not None:
             evidence += 0.5 if turn.name == self._identity.name else -1.0
         return evidence

@@ -28,9 +28,9 @@ from openclaw.ancestry import Anchor, AnchorSearch
 from openclaw.dialects import alphanumeric, read_request, text_of
 from openclaw.identity import identify
 from openclaw.kinds import is_summary_order, kind_of
-from openclaw.known_turns import CONTINUATIONS, KEPT_TEXT, KnownTurn, KnownTurns, ReplyState, SessionState
-from openclaw.plain_text import is_ephemeral, is_poll, plain_user_text, reply_lines, summary_core
-from openclaw.reading import Reading, backward_keys, calls_key, whole_key
+from openclaw.known_turns import CONTINUATIONS, KnownTurn, KnownTurns, ReplyState, SessionState
+from openclaw.plain_text import is_ephemeral, is_poll, plain_user_text, summary_core, text_lines
+from openclaw.reading import KEPT_TEXT, Reading, backward_keys, calls_key, whole_key
 from openclaw.repeats import find_retried, is_continued
 from openclaw.sessions import Request, SessionChooser
 from openclaw.turn_ids import new_turn_id, turn_of
@@ -134,8 +134,8 @@ class ConversationIndex:
             request_key=reading.request_key,
             root_key=reading.root_key,
             shape=reading.shape,
-            user_text=reading.last_user[:KEPT_TEXT],
-            root_text=reading.first_user[:KEPT_TEXT],
+            user_text=reading.last_user,
+            root_text=reading.first_user,
             num_kept=reading.num_kept,
             asks_summary=seen is TurnKind.COMPACTION,
             arrived_at=now,
@@ -302,7 +302,7 @@ def _take_reply(turn: KnownTurn, reply: Message, reply_id: str) -> None:
     calls = reply.get("tool_calls") or ()
     turn.call_ids = tuple(filter(None, (alphanumeric(call.get("id")) for call in calls)))
     text = text_of(reply.get("content"))
-    lines = reply_lines(text)
+    lines = text_lines(text)
     if lines:
         turn.reply_text = "\n".join(lines)[:KEPT_TEXT]
         turn.reply_keys = (whole_key(lines), *list(backward_keys(lines))[-1:])

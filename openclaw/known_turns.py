@@ -15,13 +15,15 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeVar
 
 from slime.types import TurnKind
 
-KEPT_TEXT = 2000  # characters of a text that are kept to compare
 _MAX_RECENT = 128  # turns and summaries looked through when nothing names a turn
 
+
+_Key = TypeVar("_Key", bytes, str)
 
 CONTINUATIONS = (TurnKind.MAIN, TurnKind.BRANCH, TurnKind.RETRY)
 """The kinds of turn that carry a conversation on."""
@@ -43,13 +45,12 @@ class KnownTurn:
         request_key: of the conversation that was sent; equal for equal conversations.
         root_key: of its messages before the first assistant message.
         shape: model, head of the system prompt and number of tools in one number.
-        user_text: its newest user message, plain, cut to `KEPT_TEXT`.
-        root_text: its first user message, likewise.
+        user_text, root_text: its newest and its first user message as `Reading` compares them.
         num_kept: how many messages the conversation had, without the client's ephemeral ones.
         call_ids, reply_text, reply_keys: of the reply, once there is one.
         asks_summary: its request asks for a summary of a conversation, whatever its kind is said to be.
         summary: of such a request, the reply as clients carry it on.
-        continued_by: turns that went on from this one.
+        last_activity: when it, or an attempt to go on from it, ended.
         retried_by: the turn that sent this one's request again.
     """
 
@@ -74,7 +75,7 @@ class KnownTurn:
     reply_text: str = ""
     reply_keys: tuple[bytes, ...] = ()
     summary: str = ""
-    continued_by: list[str] = field(default_factory=list)
+    last_activity: float = 0.0
     retried_by: str | None = None
 
 
@@ -113,6 +114,7 @@ class KnownTurns:
         self._by_call_id: dict[str, str] = {}
         self._by_reply: dict[bytes, list[str]] = {}
         self._by_request: dict[bytes, list[str]] = {}
+        self._continued_by: dict[str, list[str]] = {}  # also by parents that are not known (any more)
         self._recent: deque[str] = deque(maxlen=_MAX_RECENT)
         self._failed: deque[str] = deque(maxlen=_MAX_RECENT)
         self._summaries: deque[str] = deque(maxlen=_MAX_RECENT)
@@ -130,11 +132,12 @@ class KnownTurns:
             self.newest_session_of[session.base] = session.session_id
         if session.root_key:
             self.newest_session_from[session.root_key, session.shape] = session.session_id
-        if turn.parent_id in self.turns:
-            self.turns[turn.parent_id].continued_by.append(turn.turn_id)
+        if turn.parent_id is not None:
+            self._continued_by.setdefault(turn.parent_id, []).append(turn.turn_id)
 
     def add_reply(self, turn: KnownTurn) -> None:
         """Make a turn findable by what its reply holds; `call_ids`, `reply_keys` and `summary` are set."""
+        turn.last_activity = max(turn.last_activity, turn.ended_at)
         for call_id in turn.call_ids:
             self._by_call_id[call_id] = turn.turn_id
         for key in turn.reply_keys:
@@ -146,6 +149,10 @@ class KnownTurns:
         """Note that a turn in flight failed."""
         turn.state = ReplyState.FAILED
         self._failed.append(turn.turn_id)
+        self._unlink(turn)
+        parent = self.turns.get(turn.parent_id or "")
+        if parent is not None:
+            parent.last_activity = max(parent.last_activity, turn.ended_at)
         self.sessions[turn.session_id].num_alive -= turn.kind in CONTINUATIONS
 
     def forget(self, turn_id: str) -> None:
@@ -156,6 +163,7 @@ class KnownTurns:
         for key in turn.reply_keys:
             _discard(self._by_reply, key, turn_id)
         _discard(self._by_request, turn.request_key, turn_id)
+        self._unlink(turn)
         session = self.sessions[turn.session_id]
         session.num_turns -= 1
         if not session.num_turns:
@@ -174,16 +182,13 @@ class KnownTurns:
         turn = self.turns.get(turn_id) if turn_id is not None else None
         return turn.parent_id if turn is not None else None
 
+    def continuations(self, turn: KnownTurn) -> Iterator[KnownTurn]:
+        """Turns that went on from this one and have not failed."""
+        return (self.turns[turn_id] for turn_id in self._continued_by.get(turn.turn_id, ()))
+
     def is_open(self, turn: KnownTurn) -> bool:
         """Whether nothing went on from the turn, but for attempts that failed."""
-        return all(other.state is ReplyState.FAILED for other in self.continuations(turn))
-
-    def last_activity(self, turn: KnownTurn) -> float:
-        """When the turn, or an attempt to go on from it, ended."""
-        return max([turn.ended_at, *(other.ended_at for other in self.continuations(turn))])
-
-    def continuations(self, turn: KnownTurn) -> Iterator[KnownTurn]:
-        return (self.turns[turn_id] for turn_id in turn.continued_by if turn_id in self.turns)
+        return turn.turn_id not in self._continued_by
 
     def by_reply(self, key: bytes) -> Iterator[KnownTurn]:
         """Turns whose reply has this key, newest first."""
@@ -201,15 +206,23 @@ class KnownTurns:
         """Turns that failed lately and were not sent again, newest first."""
         return (turn for turn in self._known(self._failed) if turn.retried_by is None)
 
+    @property
+    def has_summaries(self) -> bool:
+        return bool(self._summaries)
+
     def summaries(self) -> Iterator[KnownTurn]:
         """Compactions made lately, newest first."""
         return self._known(self._summaries)
+
+    def _unlink(self, turn: KnownTurn) -> None:
+        if turn.parent_id is not None:
+            _discard(self._continued_by, turn.parent_id, turn.turn_id)
 
     def _known(self, turn_ids: deque[str]) -> Iterator[KnownTurn]:
         return (self.turns[turn_id] for turn_id in reversed(turn_ids) if turn_id in self.turns)
 
 
-def _discard(index: dict[bytes, list[str]], key: bytes, turn_id: str) -> None:
+def _discard(index: dict[_Key, list[str]], key: _Key, turn_id: str) -> None:
     entries = index.get(key)
     if entries is None:
         return

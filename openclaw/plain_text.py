@@ -74,10 +74,10 @@ def collapse(text: str) -> str:
     return " ".join(text.split())
 
 
-def reply_lines(text: str) -> list[str]:
-    """The lines of a reply that compare: no inline thinking, no blank lines, single blanks.
+def text_lines(text: str) -> list[str]:
+    """The lines of a text that compare: no inline thinking, no blank lines, single blanks.
 
-    >>> reply_lines("<think>hm</think>Here  it is.\\n\\nDone. ")
+    >>> text_lines("<think>hm</think>Here  it is.\\n\\nDone. ")
     ['Here it is.', 'Done.']
     """
     if "<think>" in text:
@@ -91,4 +91,4 @@ def reply_lines(text: str) -> list[str]:
 
 def summary_core(text: str) -> str:
     """The lines of a summary that a client carries on: without its tags and its preliminary analysis."""
-    return "\n".join(reply_lines(_SUMMARY_TAGS.sub("\n", text)))
+    return "\n".join(text_lines(_SUMMARY_TAGS.sub("\n", text)))

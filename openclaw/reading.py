@@ -17,8 +17,9 @@ from zlib import crc32
 from slime.types import Message
 
 from openclaw.dialects import CanonicalMessage, read_request
-from openclaw.plain_text import collapse, is_ephemeral, plain_user_text, reply_lines
+from openclaw.plain_text import collapse, is_ephemeral, plain_user_text, text_lines
 
+KEPT_TEXT = 2000  # characters of a text that are compared
 _SYSTEM_HEAD = 256  # names the agent; dates and snapshots stand further down
 
 
@@ -82,14 +83,15 @@ class Reading:
 
     Attributes:
         messages: the canonical conversation without the leading system prompt.
-        first_user, last_user: plain text of the first and the newest message a user wrote to stay.
+        first_user, last_user: the first and the newest message a user wrote to stay, plain, one line a line.
+        raw_first_user: the first one as it came.
         has_assistant: whether anybody's reply stands in it.
     """
 
     def __init__(self, endpoint: str, body: Mapping[str, Any]) -> None:
         self.request = read_request(endpoint, body)
         self.messages = self.request.messages
-        self.first_user = self.last_user = self.raw_first_user = ""
+        self.raw_first_user = ""
         self.first_assistant = len(self.messages)
         self._user_texts: dict[int, str] = {}
         self._parts = [self._part(position, message) for position, message in enumerate(self.messages)]
@@ -101,15 +103,14 @@ class Reading:
         role, text = message.role, message.text
         if role == "assistant":
             self.first_assistant = min(self.first_assistant, position)
-            return _encode(f"\x1ea{' '.join(reply_lines(text))}\x1f{' '.join(message.call_ids)}")
+            return _encode(f"\x1ea{' '.join(text_lines(text))}\x1f{' '.join(message.call_ids)}")
         if role == "tool":
             return _encode(f"\x1et{message.call_ids[0] if message.call_ids else collapse(text)}")
         if role != "user" or is_ephemeral(role, text):
             return b""
         plain = plain_user_text(text)
-        if not self._user_texts:
-            self.first_user, self.raw_first_user = plain, text
-        self.last_user = self._user_texts[position] = plain
+        self.raw_first_user = self.raw_first_user or text
+        self._user_texts[position] = plain
         return _encode(f"\x1eu{collapse(plain)}")
 
     @property
@@ -129,6 +130,14 @@ class Reading:
         return crc32(_encode(head))
 
     @cached_property
+    def first_user(self) -> str:
+        return self._compared(next(iter(self._user_texts.values()), ""))
+
+    @cached_property
+    def last_user(self) -> str:
+        return self._compared(next(reversed(self._user_texts.values()), ""))
+
+    @cached_property
     def all_user_text(self) -> str:
         """Everything users wrote, collapsed."""
         return collapse("\n".join(self._user_texts.values()))
@@ -138,15 +147,19 @@ class Reading:
         return _digest(b"".join(self._parts[:position]))
 
     def user_before(self, position: int) -> str:
-        """The newest message a user wrote to stay before a position; empty when there is none."""
+        """The newest message a user wrote to stay before a position, as `last_user`; empty when there is none."""
         for earlier in range(position - 1, -1, -1):
             if earlier in self._user_texts:
-                return self._user_texts[earlier]
+                return self._compared(self._user_texts[earlier])
         return ""
 
     def user_text(self, position: int) -> str:
         """The plain text of the user message at a position; empty when no user wrote it to stay."""
         return self._user_texts.get(position, "")
+
+    @staticmethod
+    def _compared(plain: str) -> str:
+        return "\n".join(text_lines(plain[:KEPT_TEXT]))
 
     def starts_with_request(self, key: bytes, num_kept: int) -> bool:
         """Whether the messages that stay begin with those of an earlier request, and go on after them."""
