@@ -93,6 +93,34 @@ class Trainer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a trainer stands after loading.
+
+    Attributes:
+        consumed: the turns that the updates since the checkpoint before it consumed, by the step that did.
+        weights_dir: what engines are to serve as version `step`; None at step 0, where it is the model as given.
+    """
+
+    step: int
+    consumed: dict[int, tuple[str, ...]]
+    weights_dir: Path | None
+
+
+class Learner(Protocol):
+    """A trainer as the pipeline drives it, wherever its ranks run. Every call may raise `TrainerError`."""
+
+    async def resume(self) -> Resumed:
+        """(Re)start the ranks at the newest good checkpoint."""
+        ...
+
+    async def train(self, batch: Batch) -> TrainReport: ...
+
+    async def save(self) -> Path:
+        """Make the updates so far true; returns the weights directory to publish."""
+        ...
+
+
 @runtime_checkable
 class Judge(Protocol):
     """A judge judges. A judge that cannot gives a verdict without a score; it does not raise."""

@@ -155,8 +155,8 @@ class MonitorConfig:
 class PluginConfig:
     """Code of yours that replaces ours: `folder/file.py`, `folder/file.py:name`, `package.module:name`, `package.module.name`."""
 
-    custom_loss_function_path: str = option("", "named tensors → loss or (loss, metrics)")
-    rollout_function_path: str = option("", "async generator of samples, or slime's call style")
+    custom_loss_function_path: str = option("openclaw_rl.custom_loss", "named tensors → loss or (loss, metrics)")
+    rollout_function_path: str = option("openclaw_rl.custom_rollout", "async generator of samples, or slime's call style")
     custom_generate_function_path: str = option("", "one generation")
     custom_rm_path: str = option("", "reward of one turn")
 

@@ -1,0 +1,174 @@
+"""Processes that serve, as actors: each holds one engine or server process and says when it ended.
+
+    Child (in the driver) ─▶ actor on some node ─▶ process
+        supervise: process or actor died ─▶ start again, within a budget
+
+The process is tied to its actor and the actor to the driver, so that nothing is left over whichever of
+them is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from slime.config import EngineConfig, ModelConfig
+from slime.engines import leash
+from slime.engines.launch import EngineProcess, start_engine
+from slime.errors import EngineUnavailable
+
+log = logging.getLogger(__name__)
+
+MAX_RESTARTS, RESTART_WINDOW_S = 10, 600.0
+_STOP_S = 40.0
+
+
+class EngineHolder:
+    """Holds an engine process."""
+
+    def __init__(self) -> None:
+        self._engine: EngineProcess | None = None
+
+    async def start(
+        self, model: ModelConfig, engine: EngineConfig, log_path: str, port: int, gpus: str, version: int
+    ) -> int:
+        """Start it; returns its pid once it generates."""
+        self._engine = await start_engine(
+            model,
+            engine,
+            log_path=Path(log_path),
+            port=port,
+            gpus=gpus,
+            extra_args=("--weight-version", str(version)),
+        )
+        return self._engine.pid
+
+    async def wait(self) -> int:
+        """Its exit status, when it ends."""
+        assert self._engine is not None
+        return await self._engine.wait()
+
+    async def stop(self) -> None:
+        if self._engine is not None:
+            await self._engine.stop()
+
+
+class CommandHolder:
+    """Holds a process of ours that is no engine: the server."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, command: Sequence[str], log_path: str, environment: dict[str, str]) -> int:
+        """Start it; returns its pid at once."""
+        Path(log_path).parent.mkdir(parents=True, exist_ok=True)
+        with Path(log_path).open("ab") as output:  # noqa: ASYNC230 - a local file, opened once
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-S", "-E", leash.__file__, str(os.getpid())),
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        return self._process.pid
+
+    async def wait(self) -> int:
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL to what does not heed it."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), _STOP_S - 5)
+        except TimeoutError:
+            self._process.kill()
+
+
+EngineActor: Any = ray.remote(num_cpus=0)(EngineHolder)
+CommandActor: Any = ray.remote(num_cpus=0)(CommandHolder)
+
+
+class Child:
+    """One supervised process.
+
+    Args:
+        name: for the log: `engine 0`, `server`.
+        actor_class: an actor with `start`, `wait` and `stop`.
+        arguments: gives the arguments of `start`, anew at every start, so that it starts with what is true then.
+        is_up: returns when the started process does its work; raises EngineUnavailable if it never does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        actor_class: Any,
+        arguments: Callable[[], tuple[Any, ...]],
+        is_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.name = name
+        self.pid = 0
+        self._actor_class = actor_class
+        self._arguments = arguments
+        self._is_up = is_up
+        self._actor: Any = None
+        self._deaths: deque[float] = deque(maxlen=MAX_RESTARTS)
+
+    async def start(self) -> None:
+        """Returns when it works. Raises EngineUnavailable when it does not come up."""
+        began = time.monotonic()
+        self._actor = self._actor_class.remote()
+        try:
+            self.pid = await self._actor.start.remote(*self._arguments())
+            await self._is_up()
+        except RayError as error:
+            raise EngineUnavailable(f"{self.name} does not start: {last_line(error)}") from None
+        log.info("%s ready pid=%d seconds=%.1f", self.name, self.pid, time.monotonic() - began)
+
+    async def supervise(self) -> None:
+        """Start it again whenever it dies. Raises EngineUnavailable when that happens too often."""
+        while True:
+            try:
+                ended = f"status={await self._actor.wait.remote()}"
+            except RayError as error:  # the actor itself was killed, and its process with it
+                ended = f"error={last_line(error)}"
+            log.error("%s died %s, starting it again", self.name, ended)
+            now = time.monotonic()
+            if len(self._deaths) == MAX_RESTARTS and now - self._deaths[0] < RESTART_WINDOW_S:
+                raise EngineUnavailable(f"{self.name} died {MAX_RESTARTS + 1} times in {RESTART_WINDOW_S:g} s")
+            self._deaths.append(now)
+            ray.kill(self._actor)
+            await self.start()
+
+    async def stop(self) -> None:
+        if self._actor is None:
+            return
+        try:
+            await asyncio.wait_for(_settled(self._actor.stop.remote()), _STOP_S)
+        except (RayError, TimeoutError) as error:
+            log.warning("%s did not stop cleanly error=%s", self.name, last_line(error))
+        ray.kill(self._actor)
+
+
+async def _settled(reference: Any) -> Any:
+    return await reference
+
+
+def last_line(error: BaseException) -> str:
+    """The end of a Ray error's text, which is where it says what happened."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

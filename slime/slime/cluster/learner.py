@@ -1,0 +1,139 @@
+"""The trainer's ranks as actors, driven as one: every rank gets the whole batch and takes its share of it.
+
+    RankedLearner (in the driver) ─▶ RankActor 0 … N−1 ─▶ TorchTrainer, gradients summed between them
+
+If one rank dies the others cannot go on without it: all are ended, and `resume` starts them anew at the
+newest good checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from slime.cluster.children import last_line
+from slime.config import CheckpointConfig, Config
+from slime.engines.launch import free_port
+from slime.errors import TrainerError
+from slime.plugins.losses import load_loss
+from slime.protocols import Resumed
+from slime.trainers.torch.checkpoint import WEIGHTS_DIR, resumable_checkpoint
+from slime.trainers.torch.ranks import join_ranks
+from slime.trainers.torch.trainer import TorchTrainer
+from slime.types import Batch, TrainReport
+
+_NICENESS = 10
+"""On a machine without GPUs the trainer takes what serving leaves of the cores."""
+
+
+class Rank:
+    """One rank of a trainer, in a process of its own."""
+
+    def __init__(self, config: Config, rank: int, world_size: int, address: str) -> None:
+        if not config.cluster.train_gpus:
+            os.nice(_NICENESS)
+        if world_size > 1:
+            join_ranks(rank, world_size, address)
+        self._checkpoints = config.checkpoint
+        self._trainer = TorchTrainer(
+            config.model.model_path,
+            config.trainer,
+            config.loss,
+            loss_fn=load_loss(config.plugin.custom_loss_function_path),
+            rank=rank,
+            world_size=world_size,
+            device=config.model.device,
+            dtype=config.model.dtype,
+            keep_checkpoints=config.checkpoint.keep_checkpoints,
+        )
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def resume(self) -> Resumed:
+        """Load the checkpoint that the settings name, if there is one."""
+        checkpoint = _checkpoint(self._checkpoints)
+        if checkpoint is None:
+            return Resumed(0, {}, None)
+        step = self._trainer.load(checkpoint)
+        return Resumed(step, dict(self._trainer.consumed), checkpoint / WEIGHTS_DIR)
+
+    def train(self, batch: Batch) -> TrainReport:
+        return self._trainer.train(batch)
+
+    def save(self) -> Path:
+        """Write a checkpoint; returns its directory."""
+        return self._trainer.save(self._checkpoints.save_dir.resolve())
+
+
+RankActor: Any = ray.remote(num_cpus=0)(Rank)
+
+
+def _checkpoint(config: CheckpointConfig) -> Path | None:
+    """The checkpoint to go on from: the one named; by `auto` the newest in save_dir that is whole, if there is any."""
+    if config.resume_from_checkpoint == "none":
+        return None
+    if config.resume_from_checkpoint == "auto":
+        return resumable_checkpoint(config.save_dir)
+    return Path(config.resume_from_checkpoint).resolve()
+
+
+class RankedLearner:
+    """Implements `protocols.Learner` over one actor a rank.
+
+    Args:
+        gpus: what each rank may see; one entry a rank, empty = the CPU.
+    """
+
+    def __init__(self, config: Config, gpus: tuple[str, ...]) -> None:
+        self.pids: tuple[int, ...] = ()
+        self._config = config
+        self._gpus = gpus
+        self._ranks: list[Any] = []
+
+    async def resume(self) -> Resumed:
+        await self.stop()
+        address = f"tcp://127.0.0.1:{free_port()}"
+        self._ranks = [
+            RankActor.options(runtime_env={"env_vars": _visible(gpus)}).remote(
+                self._config, rank, len(self._gpus), address
+            )
+            for rank, gpus in enumerate(self._gpus)
+        ]
+        self.pids = tuple(await self._all("pid"))
+        resumed: Resumed = (await self._all("resume"))[0]
+        return resumed
+
+    async def train(self, batch: Batch) -> TrainReport:
+        reference = ray.put(batch)
+        report: TrainReport = (await self._all("train", reference))[0]
+        return report
+
+    async def save(self) -> Path:
+        checkpoint: Path = (await self._all("save"))[0]
+        return checkpoint / WEIGHTS_DIR
+
+    async def stop(self) -> None:
+        """End every rank, whatever it is doing."""
+        for rank in self._ranks:
+            ray.kill(rank)
+        self._ranks = []
+
+    async def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """Call every rank and wait for all; the first failure ends the call."""
+        try:
+            return await asyncio.gather(*(getattr(rank, method).remote(*arguments) for rank in self._ranks))
+        except RayTaskError as error:  # it raised: what it raised counts, our own errors as they are
+            cause = error.cause
+            raise TrainerError(f"{type(cause).__name__}: {last_line(cause)}") from error
+        except RayError as error:
+            raise TrainerError(f"a trainer rank died: {last_line(error)}") from error
+
+
+def _visible(gpus: str) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": gpus}

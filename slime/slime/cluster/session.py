@@ -1,0 +1,69 @@
+"""A Ray cluster for the length of a run: the one we were told to join, or a local one of our own.
+
+A local one listens on loopback, reports nothing to anybody and ends with the run, with everything on it;
+of a cluster that was there before, only what this run placed is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import ray
+
+from slime.config import ClusterConfig
+from slime.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_LOOPBACK = "127.0.0.1"
+_LOCAL_CPUS = 16
+"""Logical: actors ask for none, so that a small machine can hold all of them; this only has to be positive."""
+
+
+@contextlib.contextmanager
+def ray_session(cluster: ClusterConfig, working_dir: Path) -> Iterator[None]:
+    """Join `cluster.ray_address`, or start a local cluster; leave it, or end it, at the end.
+
+    Raises:
+        ConfigError: there is no cluster at that address.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Actors share the cores with engines: as many threads as cores in each would have them wait for each other.
+    environment = (
+        {"env_vars": {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}} if not cluster.train_gpus else {}
+    )
+    if cluster.ray_address:
+        try:
+            ray.init(address=cluster.ray_address, runtime_env=environment, log_to_driver=False)
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(
+                f"no Ray cluster at {cluster.ray_address} ({str(error).splitlines()[0]}); "
+                "start one with `ray start --head`, or leave --ray-address empty for a local one"
+            ) from None
+    else:
+        ray.init(
+            address="local",
+            num_cpus=_LOCAL_CPUS,
+            include_dashboard=cluster.dashboard,
+            dashboard_host=_LOOPBACK,
+            _node_ip_address=_LOOPBACK,
+            runtime_env=environment,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            object_store_memory=_object_store_bytes(),
+        )
+    log.info("ray ready address=%s working_dir=%s", cluster.ray_address or "local", working_dir)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _object_store_bytes() -> int:
+    """Batches are small; half a gibibyte, or less where /dev/shm is smaller (Ray would fall back to disk)."""
+    stat = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else os.statvfs("/tmp")
+    return int(min(512 * 2**20, max(80 * 2**20, stat.f_bavail * stat.f_frsize * 0.3)))

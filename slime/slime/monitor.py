@@ -1,0 +1,104 @@
+"""What a run says about itself: log lines of events and their facts, and one line of JSON per update.
+
+    logging "step step=3 reward/mean=0.4"        ─▶ stderr, and run_dir/logs/training.log
+    Monitor.record(step, {"loss/total": …, …})   ─▶ run_dir/metrics.jsonl, the log, Weights & Biases if asked
+
+The files are the truth; the console and Weights & Biases are views of them. Nothing leaves the machine
+unless `use_wandb` is set, and then only where WANDB_MODE says; it is offline until told otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+_OURS = ("slime", "openclaw", "openclaw_rl", "openclaw_test")
+_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+log = logging.getLogger(__name__)
+
+_HEADLINE = ("reward/mean", "loss/total", "loss/kl", "train/grad_norm", "queue/staleness_mean", "weights/publish_s")
+
+
+def configure_logging(level: str = "info", log_file: Path | None = None) -> None:
+    """Send our log lines to stderr, and to `log_file` if given. Called once, by an entry point."""
+    console = Console(stderr=True)
+    handlers: list[logging.Handler] = [
+        RichHandler(console=console, show_path=False) if console.is_terminal else logging.StreamHandler()
+    ]
+    if log_file is not None:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
+    for handler in handlers:
+        if not isinstance(handler, RichHandler):
+            handler.setFormatter(logging.Formatter(_FORMAT))
+    for name in _OURS:
+        logger = logging.getLogger(name)
+        logger.setLevel(level.upper())
+        logger.propagate = False
+        logger.handlers = list(handlers)
+
+
+class Monitor:
+    """Writes the figures of a run.
+
+    Attributes:
+        run_dir: holds `metrics.jsonl`, one object per update: `{"step": 3, "time": …, "loss/total": …}`.
+    """
+
+    def __init__(self, run_dir: Path, *, run_name: str = "", use_wandb: bool = False, wandb_project: str = "") -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.run_dir = run_dir
+        self._file = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._wandb = _start_wandb(run_dir, run_name, wandb_project) if use_wandb else None
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append the figures of update `step`; they are on disk when this returns."""
+        line = {"step": step, "time": time.time(), **metrics}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        shown = " ".join(f"{name}={metrics[name]:.4g}" for name in _HEADLINE if name in metrics)
+        log.info("step step=%d %s", step, shown)
+        if self._wandb is not None:
+            self._wandb.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The figures of a run so far, one entry per update, newest entry of a repeated step only.
+
+    A step stands twice where a run was killed after training it and before its checkpoint.
+    """
+    path = run_dir / "metrics.jsonl"
+    by_step: dict[int, dict[str, Any]] = {}
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:  # the line a kill cut short
+                continue
+            by_step[entry["step"]] = entry
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _start_wandb(run_dir: Path, run_name: str, project: str) -> Any:
+    import wandb
+
+    return wandb.init(
+        project=project,
+        name=run_name or None,
+        dir=str(run_dir),
+        mode=os.environ.get("WANDB_MODE", "offline"),
+    )

@@ -1,0 +1,205 @@
+"""The training side of the loop: two tasks around a queue, and what is published in between.
+
+    collect                                    train
+    rollout ─▶ SampleGroup ─▶ SampleQueue ─▶ take 16 effective samples ─▶ Trainer.train
+      (claims, judges)          │  bounded       ─▶ checkpoint ─▶ engines serve it ─▶ store: trained by step N
+                                └─ leases renewed while samples wait
+
+The checkpoint is the moment an update becomes true. Before it, a crash leaves the turns untrained and
+they are taken again; after it, `resume` tells the store what the checkpoint says it consumed, so no turn
+is lost and none is trained twice. The version number of the weights is the number of updates in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from slime.config import CheckpointConfig, RolloutConfig
+from slime.data.sample_queue import SampleQueue, Taken
+from slime.errors import LeaseLost, TrainerError
+from slime.monitor import Monitor
+from slime.protocols import Learner
+from slime.store import Store
+from slime.types import Batch, SampleGroup
+
+log = logging.getLogger(__name__)
+
+
+Rollout = Callable[[], AsyncIterator[SampleGroup]]
+Publish = Callable[[Path, int], Awaitable[None]]
+"""Have every engine serve a weights directory as a version; returns when they do."""
+
+
+class Pipeline:
+    """Runs collecting and training until `num_rollout` updates are made, or for ever.
+
+    Args:
+        rollout: opens the stream of samples; opened again if a trainer had to be restarted.
+        publish: called right after the step that made the weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        rollout: Rollout,
+        learner: Learner,
+        publish: Publish,
+        monitor: Monitor,
+        owner: str,
+        rollout_config: RolloutConfig,
+        checkpoint_config: CheckpointConfig,
+    ) -> None:
+        self.version = 0
+        self._store = store
+        self._rollout = rollout
+        self._learner = learner
+        self._publish = publish
+        self._monitor = monitor
+        self._owner = owner
+        self._config = rollout_config
+        self._save_interval = checkpoint_config.save_interval
+        self._queue = SampleQueue(rollout_config.queue_capacity, rollout_config.max_staleness)
+        self._in_training: tuple[str, ...] = ()
+        self._unsaved: dict[int, tuple[str, ...]] = {}
+        self._num_stale = 0
+        self._restarts = 0
+
+    async def run(self) -> None:
+        """Until done. Raises what a loop cannot go on after."""
+        released = await self._store.release(self._owner)
+        if released:
+            log.info("leases of an earlier run released turns=%d", released)
+        await self._resume()
+        side_tasks = [
+            asyncio.create_task(self._collect(), name="collect"),
+            asyncio.create_task(self._keep_leases(), name="leases"),
+        ]
+        training = asyncio.create_task(self._train(), name="train")
+        try:
+            await asyncio.wait([training, *side_tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in (training, *side_tasks):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (training, *side_tasks):
+                task.cancel()
+            await asyncio.gather(training, *side_tasks, return_exceptions=True)
+            await self._store.release(self._owner)
+
+    # ---- collect
+
+    async def _collect(self) -> None:
+        async for group in self._rollout():
+            await self._queue.put(group)
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.lease_s / 3)
+            held = (*self._queue.turn_ids, *self._in_training)
+            if held:
+                try:
+                    await self._store.renew(held, self._owner, self._config.lease_s)
+                except LeaseLost as error:
+                    log.warning("lease lost error=%s", error)
+
+    # ---- train
+
+    async def _train(self) -> None:
+        while not self._config.num_rollout or self.version < self._config.num_rollout:
+            waited = time.monotonic()
+            taken = await self._take()
+            if not taken.groups:
+                continue
+            batch = Batch(taken.groups)
+            self._in_training = batch.turn_ids
+            try:
+                await self._step(batch, time.monotonic() - waited)
+                self._restarts = 0
+            except TrainerError as error:
+                await self._start_over(error, taken.groups)
+            finally:
+                self._in_training = ()
+
+    async def _take(self) -> Taken:
+        """The next batch, once there is one; stale samples met on the way are excluded in the store."""
+        taken = await self._queue.take(self._config.rollout_batch_size, self.version)
+        for group in taken.stale:
+            turn_ids = [turn_id for sample in group.samples for turn_id in sample.turn_ids]
+            self._num_stale += len(group.samples)
+            await self._store.exclude(turn_ids, f"stale: older than {self._config.max_staleness} updates when taken")
+        return taken
+
+    async def _step(self, batch: Batch, waited_s: float) -> None:
+        staleness = [self.version - sample.policy_version for sample in batch.samples]
+        began = time.monotonic()
+        report = await self._learner.train(batch)
+        trained = time.monotonic()
+        if report.skipped:
+            await self._store.exclude(batch.turn_ids, f"update skipped: {report.skipped}")
+            log.error("update skipped step=%d reason=%r turns=%d", report.step, report.skipped, len(batch.turn_ids))
+            return
+        self._unsaved[report.step] = batch.turn_ids
+        metrics = dict(report.metrics)
+        is_last = report.step == self._config.num_rollout
+        if report.step % self._save_interval == 0 or is_last:
+            weights_dir = await self._learner.save()
+            saved = time.monotonic()
+            await self._publish(weights_dir, report.step)
+            metrics |= {"weights/save_s": saved - trained, "weights/publish_s": time.monotonic() - saved}
+            await self._account()
+        self.version = report.step
+        metrics |= {
+            "train/seconds": trained - began,
+            "queue/wait_s": waited_s,
+            "queue/length": len(self._queue),
+            "queue/staleness_mean": sum(staleness) / len(staleness),
+            "queue/staleness_max": max(staleness),
+            "queue/stale_total": self._num_stale,
+            "train/samples": len(batch.samples),
+        }
+        self._monitor.record(report.step, metrics)
+
+    async def _account(self) -> None:
+        """Tell the store what the checkpoint just written consumed."""
+        for step, turn_ids in sorted(self._unsaved.items()):
+            await self._store.mark_trained(turn_ids, step)
+        self._unsaved.clear()
+
+    # ---- beginnings
+
+    async def _resume(self) -> None:
+        """Bring store, engines and trainer to the same step: the newest checkpoint's."""
+        resumed = await self._learner.resume()
+        for step, turn_ids in sorted(resumed.consumed.items()):
+            await self._store.mark_trained(turn_ids, step)
+        undone = await self._store.rewind(resumed.step)
+        if resumed.weights_dir is not None:
+            await self._publish(resumed.weights_dir, resumed.step)
+        self.version = resumed.step
+        self._unsaved.clear()
+        log.info("training from step=%d turns_undone=%d", resumed.step, undone)
+
+    async def _start_over(self, error: TrainerError, groups: tuple[SampleGroup, ...]) -> None:
+        """After a trainer died: its batch comes first again, unless the checkpoint already holds it."""
+        self._restarts += 1
+        if self._restarts > _MAX_RESTARTS:
+            raise error
+        log.error("trainer failed, starting it again attempt=%d error=%s", self._restarts, error)
+        await self._resume()
+        trained = {state_turn for group in groups for state_turn in await self._trained(group)}
+        await self._queue.put_back(
+            tuple(g for g in groups if not any(t in trained for s in g.samples for t in s.turn_ids))
+        )
+
+    async def _trained(self, group: SampleGroup) -> list[str]:
+        turn_ids = [turn_id for sample in group.samples for turn_id in sample.turn_ids]
+        return [turn_id for turn_id in turn_ids if await self._store.trained_at(turn_id) is not None]
+
+
+_MAX_RESTARTS = 3
+"""Trainer failures in a row after which the run gives up."""
