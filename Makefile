@@ -4,7 +4,7 @@
 #   make demo        talk to a small model and watch it learn
 #   make test        everything that CI runs
 #   make test-fast   the tests that take seconds, for use while working
-#   make write       regenerate what is generated: docs/configuration.md, the tree in README.md, formatting
+#   make write       regenerate what is generated: the configuration page, the tree in README.md, formatting
 
 PYTHON ?= python3
 VENV := .venv
@@ -51,4 +51,5 @@ types: env
 write: env
 	$(BIN)/ruff format .
 	$(BIN)/python -m slime.config.document > docs/configuration.md
+	$(BIN)/python tests/house/variables.py
 	$(BIN)/python tests/house/tree.py

@@ -23,6 +23,7 @@ SPEECHLESS = {
     "requirements.txt": "what `pip install -r` needs: both packages, editable, on a CPU build of torch",
     "slime/pyproject.toml": "the training core as a pip project",
     "tests/house/flags.txt": "every flag there is, frozen",
+    "tests/judging/next_states.jsonl": "what people and tools said next, with the score it means",
     "tests/sglang/requirements.txt": "what the real SGLang needs on a CPU",
 }
 _WIDTH = 44

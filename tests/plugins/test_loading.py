@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from slime.errors import PluginError
-from slime.plugins.hooks import GENERATE, LOSS, ROLLOUT, load_hook
+from slime.plugins.hooks import LOSS, ROLLOUT, load_hook
 from slime.plugins.loading import load_file, load_object
 
 
@@ -140,7 +140,7 @@ def test_a_parameter_that_is_not_on_offer_is_named_with_the_nearest(tmp_path):
             "def generate_rollout(store):\n    yield 1\n",
             "is a generator function; this hook takes async generator",
         ),
-        (GENERATE, "def generate(engine): ...\n", "is a plain function; this hook takes async"),
+        (ROLLOUT, "async def generate_rollout(store): ...\n", "is an async function; this hook takes async generator"),
         (LOSS, "async def compute_loss(advantages): ...\n", "is an async function; this hook takes plain"),
         (LOSS, "compute_loss = 3\n", "3 is not a function"),
     ],

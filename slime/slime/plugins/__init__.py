@@ -4,7 +4,7 @@
           │ loading: file or module ─▶ object            (a stable module name; siblings importable)
           │ calling: its parameters ─▶ names on offer    (an unknown one is an error that lists them)
           ▼
-    losses.load_loss · rewards.load_reward · hooks.load_hook(ROLLOUT | GENERATE, …)
+    losses.load_loss · rewards.load_reward · hooks.load_hook(ROLLOUT, …)
 
 Nothing is re-exported here: `losses` needs torch, and a server that only asks for a reward does not.
 """

@@ -45,12 +45,6 @@ ROLLOUT = Hook(
     names=same("store", "judge", "owner", "policy_version", "config"),
     styles=("async generator",),
 )
-GENERATE = Hook(
-    flag="--custom-generate-function-path",
-    default_names=("generate",),
-    names=same("engine", "request", "prompt_ids", "sampling_params", "config"),
-    styles=("async",),
-)
 REWARD = Hook(
     flag="--custom-rm-path",
     default_names=("get_reward_model", "reward", "custom_rm", "CustomRewardModel"),

@@ -1,9 +1,10 @@
-"""The tree in README.md names every tracked file and says what it is."""
+"""What is generated is current: the tree in README.md, the table of variables in docs/security.md."""
 
 from __future__ import annotations
 
 from sources import ROOT, tracked
 from tree import BEGIN, END, description, with_tree
+from variables import with_variables
 
 
 def test_the_tree_in_the_readme_is_current():
@@ -16,3 +17,9 @@ def test_the_tree_in_the_readme_is_current():
 def test_every_file_says_what_it_is():
     silent = [path for path in tracked() if not description(path) and not path.endswith("__init__.py")]
     assert not silent
+
+
+def test_the_variables_on_the_security_page_are_current():
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    assert "| `MODEL_PATH` |" in page
+    assert page == with_variables(page), "run: make write"
