@@ -119,15 +119,16 @@ class CaptureOff:
 
 
 class _UncapturedTurn:
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, outcome: Outcome = "off") -> None:
         self.turn_id = new_turn_id()
         self.session_id = session_id or self.turn_id
+        self._outcome = outcome
 
     async def prior(self) -> Turn | None:
         return None
 
     async def commit(self, generated: Generated) -> Outcome:
-        return "off"
+        return self._outcome
 
     def delivered(self) -> None:
         pass
@@ -150,6 +151,7 @@ class CaptureOn:
         self._index = ConversationIndex()
         self._turns: SizedCache[str, Turn] = SizedCache(_MAX_REMEMBERED_TOKENS)
         self._last_commit_succeeded = True
+        self._is_closed = False
         self._background: set[asyncio.Task[Any]] = set()
 
     async def restore(self) -> None:
@@ -158,14 +160,17 @@ class CaptureOn:
 
     async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
         incoming = IncomingRequest("/v1/chat/completions", headers, body, bearer_of(headers), time.time())
-        for turn_id in self._index.missing_turns(incoming):
-            if (turn := await self._find(turn_id)) is not None:
-                self._index.restore([turn])
         try:
-            placement = self._index.begin(incoming)
+            for turn_id in self._index.missing_turns(incoming):
+                if (turn := await self._find(turn_id)) is not None:
+                    self._index.restore([turn])
+            return _CapturedTurn(self, self._index.begin(incoming), request)
         except ValueError as error:
             raise bad_request(str(error), "turn_type") from None
-        return _CapturedTurn(self, placement, request)
+        except Exception:  # whatever a client may send: not to be placed is no reason not to be answered
+            log.exception("request not placed")
+            self.num_failed += 1
+            return _UncapturedTurn(headers.get("x-session-id", ""), "failed")
 
     async def is_writable(self) -> bool:
         try:
@@ -177,7 +182,10 @@ class CaptureOn:
         return True
 
     async def close(self) -> None:
-        """Finish what is being stored, then close the store."""
+        """Finish what is being stored, then close the store; harmless a second time."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._background:
             await asyncio.wait(self._background, timeout=COMMIT_PATIENCE_S)
         await self._store.close()

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from slime.engines.client import HttpEngine
@@ -138,19 +138,21 @@ class EnginePool:
             return True
         return any(await asyncio.gather(*(member.probe(FRESH_S) for member in self._members)))
 
-    def pick(self, session_id: str) -> _Member | None:
-        """The engine for a request of this session now; None while none is alive."""
+    def pick(self, session_id: str, avoided: Collection[_Member] = ()) -> _Member | None:
+        """The engine for a request of this session now; None while none is alive that is not to be avoided."""
         home = self._homes.get(session_id)
-        if home is None or not home.is_alive:
-            alive = [member for member in self._members if member.is_alive]
-            if not alive:
-                return None
-            home = min(alive, key=lambda member: member.num_requests)
-            self._homes[session_id] = home
+        if home is not None and home.is_alive and home not in avoided:
+            self._homes.move_to_end(session_id)
+            return home
+        usable = [member for member in self._members if member.is_alive and member not in avoided]
+        if not usable:
+            return None
+        chosen = min(usable, key=lambda member: member.num_requests)
+        if home is None or not home.is_alive:  # one that is only full keeps its sessions
+            self._homes[session_id] = chosen
             if len(self._homes) > _MAX_SESSIONS:
                 self._homes.popitem(last=False)
-        self._homes.move_to_end(session_id)
-        return home
+        return chosen
 
     async def _watch_members(self) -> None:
         while True:
@@ -169,12 +171,13 @@ class _Search:
         self._session_id = session_id
         self._deadline = time.monotonic() + pool.patience_s
         self._num_failures = 0
+        self._refused: set[_Member] = set()  # since the last pause
         self._last_error: EngineUnavailable | None = None
 
     async def member(self) -> _Member:
         """The engine to try next; waits for one to come back, up to the deadline."""
-        while (member := self._pool.pick(self._session_id)) is None:
-            await self._pause(0.1)
+        while (member := self._pool.pick(self._session_id, self._refused)) is None:
+            await self._pause(min(0.05 * 2**self._num_failures, 1.0))
         return member
 
     def attempt(self) -> GenerateRequest:
@@ -187,15 +190,16 @@ class _Search:
         """Nothing has reached the client. An engine that refused may only be full: one that is out fails a probe."""
         self._num_failures += 1
         self._last_error = error
+        self._refused.add(member)
         log.info("request failed on engine url=%s error=%s", member.engine.base_url, error)
-        if await member.probe(FRESH_S):
-            await self._pause(min(0.05 * 2**self._num_failures, 1.0))
+        await member.probe(FRESH_S)
 
     async def _pause(self, seconds: float) -> None:
         if time.monotonic() + seconds > self._deadline:
             reason = self._last_error or "none answers"
             raise EngineUnavailable(f"no engine took the request: {reason}", _RETRY_AFTER_S)
         await asyncio.sleep(seconds)
+        self._refused.clear()
 
 
 def _generator(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta, None]:

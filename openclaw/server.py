@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import json
 import logging
@@ -93,6 +94,7 @@ async def serve(config: Config) -> None:
         try:
             await capture.restore()
             await pool.start()
+            gc.freeze()  # modules, tokenizer and template stay; the collector need not walk them again and again
             await _serve_until_stopped(app, listener, supervisor)
         finally:
             await pool.close()
@@ -111,6 +113,7 @@ async def _serve_until_stopped(app: App, listener: socket.socket, supervisor: En
             access_log=False,
             log_config=None,
             server_header=False,
+            proxy_headers=False,
             backlog=2048,
             timeout_keep_alive=75,  # longer than clients keep theirs, so that it is not us who let go second
             timeout_graceful_shutdown=SHUTDOWN_S,

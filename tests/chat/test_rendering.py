@@ -47,7 +47,7 @@ def reply_to(
 ) -> Turn:
     """A turn whose reply was sampled byte by byte, so that tokenising its text again gives other ids."""
     prompt_ids = chat.render(messages, tools, prior)
-    by_byte = tuple(i for char in text for i in chat._encode(char))
+    by_byte = tuple(i for char in text for i in chat.encode(char))
     ids = by_byte + (chat.stop_token_ids if stops else ())
     parser = chat.parser(prompt_ids, with_tools=bool(tools))
     parser.feed(text)
@@ -225,7 +225,7 @@ def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path, kind: str) -> 
 
 
 def test_tokens_are_spelled_out_for_log_probs(chat: ChatFormat) -> None:
-    ids = chat._encode("é<|im_end|>")
+    ids = chat.encode("é<|im_end|>")
     assert b"".join(bytes(chat.token_text(i)[1]) for i in ids) == "é<|im_end|>".encode()
 
 
@@ -234,4 +234,4 @@ def test_tokens_are_spelled_out_for_log_probs(chat: ChatFormat) -> None:
 def test_tokenising_by_segments_changes_nothing(shared_chat: ChatFormat, text: str) -> None:
     text = text.replace("\ufdd0", "")
     assert shared_chat._segments_stand_alone
-    assert list(shared_chat._encode(text)) == shared_chat._tokenise(text)
+    assert list(shared_chat.encode(text)) == shared_chat._tokenise(text)

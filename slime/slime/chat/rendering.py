@@ -114,7 +114,7 @@ class ChatFormat:
         text = self._apply_template(plain, plain_tools, options or {})
         ids = self._extend(prior, fed, text) if prior is not None and fed is not None else None
         if ids is None:
-            ids = self._encode(text)
+            ids = self.encode(text)
         self._recent.put(ids, _Fed(plain, text), len(text))
         return ids
 
@@ -160,7 +160,7 @@ class ChatFormat:
         before = fed.text + self.decode(prior.completion.token_ids)
         if not text.startswith(before):
             return None
-        return prior.prompt_ids + prior.completion.token_ids + self._encode(text[len(before) :])
+        return prior.prompt_ids + prior.completion.token_ids + self.encode(text[len(before) :])
 
     # ---- template and tokenizer
 
@@ -174,10 +174,11 @@ class ChatFormat:
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
             raise RenderError(f"the model's chat template refuses these messages: {error}") from error
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        """The ids of a rendered text; its control tokens are known, what stands between them is often the same.
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of a rendered text, control tokens included.
 
-        A request repeats its system prompt, tools and history word for word, so segments are remembered.
+        A request repeats its system prompt, tools and history word for word: what stands between control tokens is
+        remembered.
         """
         if not self._segments_stand_alone:
             return tuple(i for piece in text.split(_MARK) for i in self._tokenise(piece))
@@ -197,13 +198,14 @@ class ChatFormat:
         return ids
 
     def _tokenise(self, text: str) -> list[int]:
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        # The batch call, unlike the single one, can leave out the offsets, which cost a quarter of the time.
+        return list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def _cuts_at_controls(self) -> bool:
         """Whether the text between control tokens is tokenised as if it stood alone; not so where a prefix is added."""
         pieces = [f"a{control} b\n{control}" for control in self._control_ids]
         self._segments_stand_alone = True
-        return all(self._encode(piece) == tuple(self._tokenise(piece)) for piece in pieces)
+        return all(self.encode(piece) == tuple(self._tokenise(piece)) for piece in pieces)
 
     def _keeps_argument_text(self) -> bool:
         """Whether the template prints arguments given as text as they stand; others want a mapping."""
