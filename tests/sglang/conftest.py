@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "engines"))  # the suite that every engine answers to lives there
-pytest.register_assert_rewrite("conformance", "conformance_models", "rig")
+pytest.register_assert_rewrite("attached", "conformance", "conformance_models", "rig")
 
 from rig import Rig, run_rig  # noqa: E402
 
