@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("attached", "conformance", "conformance_models", "rig")
+pytest.register_assert_rewrite("attached", "conformance", "conformance_models", "conformance_ours", "rig")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from conformance import *  # noqa: F403
+from conformance_ours import *  # noqa: F403
 from rig import Rig, run_rig
 
 REPLY = "I have thought about it: three apples and four apples make seven apples, so the answer is 7. " * 10

@@ -1,0 +1,50 @@
+"""Where our engines are stricter or kinder than SGLang: what they owe to callers who make mistakes."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+from conformance import SETTLE_S, _until_free
+from rig import PROMPT, VOCAB_SIZE, Rig, generate_fields
+
+
+@pytest.mark.parametrize("token_id", [VOCAB_SIZE, -1, 10**6])
+def test_an_id_outside_the_vocabulary_is_refused(rig: Rig, token_id: int):
+    """The real SGLang dies of one, and takes every other request with it."""
+    response = rig.post("/generate", generate_fields(input_ids=[*PROMPT, token_id]))
+    assert response.status_code == 400
+    assert len(rig.generate()["output_ids"]) == 8
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input_ids": [1], "lora_path": "adapter"},
+        {"text": "Hello"},
+        {"input_ids": [[1], [2]]},
+        {"input_ids": [1], "sampling_params": {"json_schema": "{}"}},
+        {"input_ids": [1], "sampling_params": {"n": 2}},
+    ],
+)
+def test_what_is_not_spoken_is_refused(rig: Rig, body: dict[str, object]):
+    assert rig.post("/generate", body).status_code == 400
+
+
+def test_an_update_without_a_version_is_refused(rig: Rig):
+    """SGLang takes it, and goes on calling the new weights by the old name."""
+    for body in ({"model_path": str(rig.next_dir)}, {"model_path": str(rig.next_dir), "weight_version": "v2"}):
+        response = rig.post("/update_weights_from_disk", body)
+        assert response.status_code == 400
+    assert httpx.get(rig.url + "/model_info").json()["weight_version"] == "default"
+
+
+async def test_leaving_before_an_unstreamed_answer_ends_the_request(rig: Rig):
+    """SGLang goes on to the last token."""
+    async with httpx.AsyncClient(timeout=0.4) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            await http.post(rig.url + "/generate", json=generate_fields(rid="gone", max_new_tokens=1900))
+    started = time.monotonic()
+    await _until_free(rig, "gone")
+    assert time.monotonic() - started < SETTLE_S / 5
