@@ -33,7 +33,7 @@ from tenacity import (
 
 from slime.engines import dialect
 from slime.engines.dialect import PauseMode
-from slime.errors import EngineError, EngineUnavailable
+from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, GenerateRequest, TokenScores
 from slime.types import Completion
 
@@ -44,6 +44,10 @@ log = logging.getLogger(__name__)
 _KEEPALIVE_S = 3.0
 _MAX_EVENT_BYTES = 64 * 1024 * 1024
 _ATTEMPTS = 3
+
+
+class _ConnectionLost(EngineUnavailable):
+    """The exchange broke off: whether the engine still works on the request is unknown."""
 
 
 class HttpEngine:
@@ -103,7 +107,7 @@ class HttpEngine:
         """Sample a continuation; its `finish_reason` is `abort` if somebody aborted it in the engine."""
         try:
             raw = await self._post("/generate", dialect.generate_body(request), self._timeout_s)
-        except (asyncio.CancelledError, EngineUnavailable):
+        except (asyncio.CancelledError, _ConnectionLost):
             self._abort_soon(request.request_id)
             raise
         return dialect.parse_completion(dialect.read_object(raw))
@@ -111,20 +115,23 @@ class HttpEngine:
     async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """Deltas as they are sampled. Leaving early, by closing the iterator or by an error, aborts the request."""
         reader = dialect.StreamReader(request.sampling.stop)
-        is_finished = False
+        runs_on = True  # in the engine, for all we know
         try:
             body = dialect.generate_body(request, stream=True)
             async with contextlib.aclosing(self._events("/generate", body)) as events:
                 async for payload in events:
                     delta = reader.feed(payload)
-                    is_finished = delta.finish_reason is not None
-                    if delta.token_ids or delta.text or is_finished:
+                    runs_on = delta.finish_reason is None
+                    if delta.token_ids or delta.text or not runs_on:
                         yield delta
-                    if is_finished:
+                    if not runs_on:
                         return
-            raise EngineUnavailable("the engine ended the stream before the reply was finished")
+            raise _ConnectionLost("the engine ended the stream before the reply was finished")
+        except (EngineRejected, EngineUnavailable) as error:
+            runs_on = isinstance(error, _ConnectionLost)
+            raise
         finally:
-            if not is_finished:
+            if runs_on:
                 self._abort_soon(request.request_id)
 
     async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores:
@@ -210,9 +217,9 @@ class HttpEngine:
                     raise dialect.read_error(response.status, raw)
                 return raw
         except TimeoutError:
-            raise EngineUnavailable(f"{self.base_url}{path} took longer than {timeout_s:g} s") from None
+            raise _ConnectionLost(f"{self.base_url}{path} took longer than {timeout_s:g} s") from None
         except aiohttp.ClientError as error:
-            raise EngineUnavailable(f"{self.base_url}{path}: {error or type(error).__name__}") from error
+            raise _ConnectionLost(f"{self.base_url}{path}: {error or type(error).__name__}") from error
 
     async def _events(self, path: str, body: bytes) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a stream up to [DONE], or up to where it breaks off."""
@@ -236,9 +243,9 @@ class HttpEngine:
                         raise EngineError(f"{url}: an event of more than {_MAX_EVENT_BYTES} bytes")
         except TimeoutError as error:
             limit = f"no token for {self._stall_s:g} s" if isinstance(error, aiohttp.SocketTimeoutError) else "too long"
-            raise EngineUnavailable(f"{url}: {limit}") from None
+            raise _ConnectionLost(f"{url}: {limit}") from None
         except aiohttp.ClientError as error:
-            raise EngineUnavailable(f"{url}: {error or type(error).__name__}") from error
+            raise _ConnectionLost(f"{url}: {error or type(error).__name__}") from error
 
     async def _control(self, path: str, body: dict[str, Any]) -> None:
         await self._retried(path, orjson.dumps(body))
