@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -72,32 +75,57 @@ def build_model(directory: Path, shape: str) -> Path:
     return directory
 
 
+@dataclass(frozen=True)
+class Served:
+    """A running server."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def cpu_s(self) -> float:
+        """Processor seconds it has used: what other processes on the machine do shows less in them than in time."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Not running for a while, so that it takes nothing from another (some servers spin when they are idle)."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+
 @contextlib.contextmanager
-def engine_process(model_dir: Path, *flags: str) -> Iterator[str]:
-    """The URL of an embedded engine with one thread."""
+def engine_process(model_dir: Path, *flags: str) -> Iterator[Served]:
+    """An embedded engine with one thread."""
     command = [sys.executable, "-m", "slime.engines.embedded", "--model-path", str(model_dir), "--num-threads", "1"]
-    with served(command, "/health", *flags) as url:
-        yield url
+    with served(command, "/health", *flags) as server:
+        yield server
 
 
 @contextlib.contextmanager
-def served(command: list[str], health: str, *flags: str, deadline_s: float = 120.0) -> Iterator[str]:
-    """The URL of a server that takes `--port`, once it answers at `health`; it ends with the block."""
+def served(command: list[str], health: str, *flags: str, deadline_s: float = 120.0) -> Iterator[Served]:
+    """A server that takes `--port`, once it answers at `health`; it ends with the block. Its output is dropped."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [*command, "--port", str(port), "--log-level", "warning", *flags], env=environment, stdout=sys.stderr
+        [*command, "--port", str(port), "--log-level", "warning", *flags],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + deadline_s
         while not _answers(url + health):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{' '.join(command)} did not start")
+                raise RuntimeError(f"did not start; try it: {' '.join(command)}")
             time.sleep(0.1)
-        yield url
+        yield Served(url, process)
     finally:
         process.terminate()
         process.wait(timeout=30)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import statistics
 import sys
@@ -20,9 +19,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
 
 import aiohttp
 import torch
@@ -106,9 +102,9 @@ def main() -> int:
         model_dir = build_model(Path(directory), args.shape)
         dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
         model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype).to(args.device).eval()
-        with engine_process(model_dir, "--device", args.device) as url:
+        with engine_process(model_dir, "--device", args.device) as server:
             for case in cases:
-                result = asyncio.run(compare(url, model, case, rounds, num_new))
+                result = asyncio.run(compare(server.url, model, case, rounds, num_new))
                 results.append(result)
                 print(
                     f"{result['sequences']:3d} × {result['context']:3d}: engine {result['engine']:8.1f} tok/s, "

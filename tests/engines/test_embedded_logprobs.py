@@ -56,13 +56,13 @@ async def test_a_shared_prefix_is_copied_from_a_busy_slot():
     model_dir = random_model()
     shared = prompt_of(80)
     async with serve(model_dir) as engine:
-        long = asyncio.create_task(engine.generate(shared + [1], max_new_tokens=400, ignore_eos=True))
+        long = asyncio.create_task(engine.generate([*shared, 1], max_new_tokens=400, ignore_eos=True))
         await until(lambda: engine.service.loop.num_generated > 0)
-        answer = await engine.generate(shared + [2, 3], max_new_tokens=20, ignore_eos=True)
+        answer = await engine.generate([*shared, 2, 3], max_new_tokens=20, ignore_eos=True)
         assert not long.done()
-        check(model_dir, shared + [1], await long)
+        check(model_dir, [*shared, 1], await long)
     assert answer["meta_info"]["cached_tokens"] == 80
-    check(model_dir, shared + [2, 3], answer)
+    check(model_dir, [*shared, 2, 3], answer)
 
 
 async def test_prompts_in_small_pieces_between_decoding_rows(monkeypatch: pytest.MonkeyPatch):

@@ -2,9 +2,11 @@
 
 The log-probs that come out are a float32 log-softmax of the logits, penalties and temperature applied: those of the
 distribution that was drawn from, unless top-k, top-p or min-p cut it or the row is greedy. Such rows report what they
-would be without (greedy: at temperature 1), as SGLang does, and no trainer may take them for what was drawn from. A token is drawn by inverting the cumulated probabilities, in float64, at one uniform
-number a token, and this number is a hash of the request's seed and the token's place in the reply: a seeded
-request repeats itself whatever else is in the batch, and through interruptions.
+would be without (greedy: at temperature 1), as SGLang does, and no trainer may take them for what was drawn from.
+
+A token is drawn by inverting the cumulated probabilities, in float64, at one uniform number a token, and this number
+is a hash of the request's seed and the token's place in the reply: a seeded request repeats itself whatever else is
+in the batch, and through interruptions.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def _penalise(logits: torch.Tensor, row: RowSampling) -> None:
 
 
 def _truncate(logprobs: torch.Tensor, row: RowSampling) -> None:
-    """Leave the `top_k` most likely, then the smallest set that reaches `top_p`, then those above `min_p` × the best."""
+    """Keep the `top_k` likeliest, of them the smallest set that reaches `top_p`, of it what is above `min_p` × the best."""
     if 0 < row.top_k < logprobs.shape[-1]:
         weakest = logprobs.topk(row.top_k).values[-1]
         logprobs.masked_fill_(logprobs < weakest, float("-inf"))

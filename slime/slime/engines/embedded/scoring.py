@@ -1,4 +1,4 @@
-"""Log-probs beyond those of the sampled tokens: of prompt tokens, of the most likely ids, of ids that were asked for."""
+"""Log-probs beyond those of the sampled tokens: of prompt tokens, of the likeliest ids, of ids that were asked for."""
 
 from __future__ import annotations
 

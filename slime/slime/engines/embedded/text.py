@@ -79,7 +79,8 @@ class ReplyText:
             self._text += self._pending
             self._pending = ""
             self._context, self._settled = self._settled, len(self._ids)
-        return self._text[: len(self._text) - self._undecided()]
+        shown = self._text + self._pending.rstrip("�")
+        return shown[: len(shown) - self._undecided(shown)]
 
     def finish(self, ids: Items[int], *, stop: str | None = None, keep_stop: bool = False) -> str:
         """Take in the last ids; the whole text, without (or with) the stop string and whatever follows it."""
@@ -89,15 +90,15 @@ class ReplyText:
             return text[: place + len(stop)] if keep_stop else text[:place]
         return text
 
-    def _undecided(self) -> int:
-        """Length of the longest end of the text that may be the start of a stop string."""
+    def _undecided(self, text: str) -> int:
+        """Length of the longest end of the text that may be, or begin, a stop string."""
         longest = 0
         for stop in self._stops:
-            if stop in self._text:
-                longest = max(longest, len(self._text) - self._text.find(stop))
+            if stop in text:
+                longest = max(longest, len(text) - text.find(stop))
                 continue
-            for length in range(min(len(stop) - 1, len(self._text)), longest, -1):
-                if self._text.endswith(stop[:length]):
+            for length in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:length]):
                     longest = length
                     break
         return longest
