@@ -44,17 +44,19 @@ async def judged_turns(
         policy_version: the trainer's version now; turns more than `rollout.max_staleness` older are excluded.
         num_workers: turns judged at once.
     """
-    judging: set[asyncio.Task[tuple[Turn, Verdict] | None]] = set()
+    judging: list[asyncio.Task[tuple[Turn, Verdict] | None]] = []  # in the order they were claimed
     try:
         while True:
             if room := num_workers - len(judging):
                 for claim in await store.claim(room, owner, rollout.lease_s):
                     oldest = policy_version() - rollout.max_staleness
-                    judging.add(asyncio.create_task(_judge_one(store, judge, claim, owner, oldest)))
+                    judging.append(asyncio.create_task(_judge_one(store, judge, claim, owner, oldest)))
             if not judging:
                 await asyncio.sleep(_POLL_S)
                 continue
-            done, judging = await asyncio.wait(judging, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(judging, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            done = [task for task in judging if task.done()]
+            judging = [task for task in judging if not task.done()]
             for task in done:
                 if (judged := task.result()) is not None:
                     yield judged

@@ -1,0 +1,202 @@
+"""The training side of the loop on a real store, with a scripted judge and a scripted trainer that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from slime.config import CheckpointConfig, RolloutConfig
+from slime.errors import TrainerError
+from slime.judging.scripted import ScriptedJudge
+from slime.monitor import Monitor, read_metrics
+from slime.pipeline import Pipeline
+from slime.rollout.live import judged_turns, sample_of
+from slime.store import Store
+from slime.trainers.scripted import ScriptedLearner
+from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, VersionSpan
+
+NEXT: tuple[Message, ...] = ({"role": "user", "content": "thanks"},)
+
+
+def turn(name: str, *, version: int = 0, **changes: object) -> Turn:
+    values = {
+        "turn_id": name,
+        "session_id": f"session{name}",
+        "parent_id": None,
+        "kind": TurnKind.MAIN,
+        "messages": ({"role": "user", "content": f"ask {name}"},),
+        "prompt_ids": (1, 2, 3),
+        "completion": Completion((7, 8), (-0.1, -0.7), "reply", "stop", (VersionSpan(version, 0, 2),)),
+        "sampling": SamplingParams(),
+        "reply": {"role": "assistant", "content": "reply"},
+    }
+    return Turn(**{**values, **changes})  # type: ignore[arg-type]
+
+
+async def fill(store: Store, names: list[str], **changes: object) -> None:
+    for name in names:
+        await store.append(turn(name, **changes))
+        await store.attach(name, NEXT)
+
+
+def build(
+    store: Store,
+    learner: ScriptedLearner,
+    folder: Path,
+    judge: ScriptedJudge,
+    *,
+    save_interval: int = 1,
+    updates: int,
+    max_staleness: int = 9,
+) -> tuple[Pipeline, list[int]]:
+    published: list[int] = []
+    rollout = RolloutConfig(rollout_batch_size=2, num_rollout=updates, max_staleness=max_staleness, lease_s=5.0)
+
+    async def samples():
+        turns = judged_turns(
+            store,
+            judge,
+            owner="test",
+            policy_version=lambda: pipeline.version,
+            rollout=rollout,
+            num_workers=3,
+        )
+        async with contextlib.aclosing(turns):
+            async for judged, verdict in turns:
+                yield sample_of(judged, verdict)
+
+    async def publish(weights_dir: Path, version: int) -> None:
+        assert weights_dir.is_dir()
+        published.append(version)
+
+    pipeline = Pipeline(
+        store=store,
+        rollout=samples,
+        learner=learner,
+        publish=publish,
+        monitor=Monitor(folder / "run"),
+        owner="test",
+        rollout_config=rollout,
+        checkpoint_config=CheckpointConfig(save_interval=save_interval),
+    )
+    return pipeline, published
+
+
+async def run(pipeline: Pipeline) -> None:
+    await asyncio.wait_for(pipeline.run(), 30)
+
+
+@pytest.fixture
+async def store(tmp_path: Path):
+    async with Store.open(tmp_path / "buffer") as opened:
+        yield opened
+
+
+def good(_: Turn) -> float:
+    return 1.0
+
+
+async def test_every_effective_turn_is_trained_once_and_in_order(store: Store, tmp_path: Path):
+    await fill(store, ["a", "b", "c", "d"])
+    learner = ScriptedLearner(tmp_path / "save")
+    pipeline, published = build(store, learner, tmp_path, ScriptedJudge(good), updates=2)
+    await run(pipeline)
+    assert [turn_id for _, ids in learner.trained for turn_id in ids] == ["a", "b", "c", "d"]
+    assert published == [1, 2]
+    assert await store.trained_by(1) == ("a", "b")
+    assert await store.trained_at("d") == 2
+    assert [entry["step"] for entry in read_metrics(tmp_path / "run")] == [1, 2]
+
+
+async def test_what_says_nothing_or_cannot_be_trained_is_excluded_with_its_reason(store: Store, tmp_path: Path):
+    await fill(store, ["none", "zero"])
+    await fill(store, ["greedy"], sampling=SamplingParams(temperature=0.0))
+    await fill(store, ["a", "b"])
+    judge = ScriptedJudge(lambda t: {"none": None, "zero": 0.0}.get(t.turn_id, 1.0))
+    pipeline, _ = build(store, ScriptedLearner(tmp_path / "save"), tmp_path, judge, updates=1)
+    await run(pipeline)
+    for name, reason in {"none": "scripted to fail", "zero": "", "greedy": "temperature 0"}.items():
+        stored = await store.get(name)
+        assert stored is not None
+        assert stored.state is TurnState.EXCLUDED
+        assert reason in (await store.history(name))[-1].note
+    assert "greedy" not in judge.judged
+
+
+async def test_turns_of_weights_long_gone_are_not_trained(store: Store, tmp_path: Path):
+    await fill(store, ["a", "b", "c", "d", "e", "f"])
+    pipeline, _ = build(store, ScriptedLearner(tmp_path / "save"), tmp_path, ScriptedJudge(good), updates=3)
+    await run(pipeline)
+    await fill(store, ["old"])
+    await fill(store, ["new", "newer"], version=3)
+    learner = ScriptedLearner(tmp_path / "save")
+    later, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=4, max_staleness=2)
+    await run(later)
+    assert await store.trained_by(4) == ("new", "newer")
+    stored = await store.get("old")
+    assert stored is not None
+    assert stored.state is TurnState.EXCLUDED
+    assert "stale" in (await store.history("old"))[-1].note
+
+
+@pytest.mark.parametrize("save_interval", [1, 2])
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+@pytest.mark.parametrize("moment", ["die_in_train", "die_after_save"])
+async def test_a_trainer_that_dies_loses_nothing_and_trains_nothing_twice(
+    store: Store, tmp_path: Path, moment: str, step: int, save_interval: int
+):
+    names = [f"t{i}" for i in range(8)]
+    await fill(store, names)
+    learner = ScriptedLearner(tmp_path / "save", **{moment: [step]})
+    pipeline, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=4, save_interval=save_interval)
+    await run(pipeline)
+    fires = moment == "die_in_train" or step % save_interval == 0
+    assert learner.num_deaths == (1 if fires else 0)
+    by_step = [turn_id for s in (1, 2, 3, 4) for turn_id in await store.trained_by(s)]
+    assert sorted(by_step) == names
+    assert len(learner.trained) >= 4
+
+
+async def test_a_killed_run_goes_on_where_its_checkpoint_stands(store: Store, tmp_path: Path):
+    """The driver dies after the checkpoint and before the store was told: the next run tells it."""
+    await fill(store, ["a", "b", "c", "d"])
+    doomed = ScriptedLearner(tmp_path / "save", die_after_save=[1])
+    pipeline, _ = build(store, doomed, tmp_path, ScriptedJudge(good), updates=2)
+    pipeline._start_over = _raise  # type: ignore[method-assign, assignment]
+    with pytest.raises(TrainerError, match="after saving step 1"):
+        await run(pipeline)
+    assert await store.trained_by(1) == ()
+    again = ScriptedLearner(tmp_path / "save")
+    pipeline, published = build(store, again, tmp_path, ScriptedJudge(good), updates=2)
+    await run(pipeline)
+    assert await store.trained_by(1) == ("a", "b")
+    assert again.trained == [(2, ("c", "d"))]
+    assert published == [1, 2]
+
+
+async def _raise(error: TrainerError, _: object) -> None:
+    raise error
+
+
+async def test_a_skipped_update_makes_no_version(store: Store, tmp_path: Path):
+    await fill(store, ["a", "b", "c", "d"])
+    learner = ScriptedLearner(tmp_path / "save", skip={1: "the gradient is not finite"})
+    pipeline, published = build(store, learner, tmp_path, ScriptedJudge(good), updates=1)
+    await run(pipeline)
+    assert published == [1]
+    assert await store.trained_by(1) == ("c", "d")
+    assert "not finite" in (await store.history("a"))[-1].note
+
+
+async def test_a_trainer_that_keeps_dying_ends_the_run(store: Store, tmp_path: Path):
+    await fill(store, ["a", "b"])
+
+    class Hopeless(ScriptedLearner):
+        async def train(self, batch):  # type: ignore[no-untyped-def]
+            raise TrainerError("no memory")
+
+    pipeline, _ = build(store, Hopeless(tmp_path / "save"), tmp_path, ScriptedJudge(good), updates=1)
+    with pytest.raises(TrainerError, match="no memory"):
+        await run(pipeline)
