@@ -208,17 +208,15 @@ class CaptureOn:
             answered = (placement.parent_id, placement.next_state)
         patience_s = COMMIT_PATIENCE_S if self._last_commit_succeeded else SICK_COMMIT_PATIENCE_S
         commit = self._in_background(self._store.append(turn, next_state_of=answered))
-        try:
-            async with asyncio.timeout(patience_s):
-                await asyncio.shield(commit)  # a client that leaves now does not take the turn back
-        except (StoreError, TimeoutError) as error:
-            self._last_commit_succeeded = False
-            self.num_failed += 1
-            log.error("turn not stored turn=%s error=%s", turn.turn_id, error or f"no commit in {patience_s:g} s")
-            return "failed"
-        self._last_commit_succeeded = True
-        self.num_stored += 1
-        return "stored"
+        await asyncio.wait([commit], timeout=patience_s)  # a client that leaves meanwhile does not take the turn back
+        self._last_commit_succeeded = commit.done() and commit.exception() is None
+        if self._last_commit_succeeded:
+            self.num_stored += 1
+            return "stored"
+        self.num_failed += 1
+        problem = commit.exception() if commit.done() else f"no commit in {patience_s:g} s"
+        log.error("turn not stored turn=%s error=%s", turn.turn_id, problem)
+        return "failed"
 
     def _give_up(self, placement: Placement, turn: Turn | None, *, is_finished: bool, is_committed: bool) -> None:
         """A turn ended early: `turn` is what was sent of it, or what was committed and then not delivered."""

@@ -85,11 +85,11 @@ class ChatReply:
 
     def _entries(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> list[dict[str, Any]]:
         assert self._token_text is not None
-        entries = []
-        for token_id, logprob in zip(token_ids, logprobs, strict=True):
-            text, raw = self._token_text(token_id)
-            entries.append({"token": text, "logprob": logprob, "bytes": raw, "top_logprobs": []})
-        return entries
+        spelt = map(self._token_text, token_ids)
+        return [
+            {"token": text, "logprob": logprob, "bytes": raw, "top_logprobs": ()}
+            for (text, raw), logprob in zip(spelt, logprobs, strict=True)
+        ]
 
 
 def usage_of(num_prompt_tokens: int, num_completion_tokens: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 BODY_TIMEOUT_S = 60.0
 WRITE_TIMEOUT_S = 60.0
 """How long a client may leave its receive window full before it counts as gone."""
+_LOOK_AFTER_S = 0.1
 
 
 class ClientGone(Exception):
@@ -122,20 +123,27 @@ class Exchange:
 
 
 class _UntilClientLeaves:
+    """Looks out for the client only once `_LOOK_AFTER_S` have passed: most answers are there before."""
+
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
+        self._watch: asyncio.Task[None] | None = None
         self._has_left = False
 
     async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._watch = asyncio.ensure_future(self._wait())
+        self._timer = loop.call_later(_LOOK_AFTER_S, self._look)
+
+    def _look(self) -> None:
+        self._watch = asyncio.get_running_loop().create_task(self._wait())
         self._watch.add_done_callback(self._on_event)
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":  # the body has been read: nothing else to come
             pass
 
-    def _on_event(self, watch: asyncio.Future[None]) -> None:
+    def _on_event(self, watch: asyncio.Task[None]) -> None:
         if not watch.cancelled() and watch.exception() is None and self._task is not None:
             self._has_left = True
             self._task.cancel()
@@ -143,8 +151,10 @@ class _UntilClientLeaves:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.remove_done_callback(self._on_event)
-        self._watch.cancel()
+        self._timer.cancel()
+        if self._watch is not None:
+            self._watch.remove_done_callback(self._on_event)
+            self._watch.cancel()
         if self._has_left and self._task is not None and isinstance(error, asyncio.CancelledError):
             self._task.uncancel()
             raise ClientGone from None

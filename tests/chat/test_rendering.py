@@ -12,6 +12,7 @@ from openclaw_test.tiny_tokenizer import learn_tokenizer
 from slime.chat import ChatFormat
 from slime.errors import ConfigError, RenderError
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, VersionSpan
+from transformers import AutoTokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "ls", "description": "list <b>files</b>", "parameters": {}}}]
 SYSTEM, HELLO = {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello there"}
@@ -72,6 +73,20 @@ def test_a_rendering_is_what_the_template_says(chat: ChatFormat) -> None:
     assert text == (
         "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+def test_a_rendering_is_that_of_transformers(chat: ChatFormat, model_dir: Path) -> None:
+    call = {"id": "c0", "type": "function", "function": {"name": "ls", "arguments": '{"path": "/"}'}}
+    messages = [
+        *(SYSTEM, HELLO),
+        {"role": "assistant", "content": "Look", "reasoning_content": "hm", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c0", "content": "a.txt\n<b>"},
+        HELLO,
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    theirs = tokenizer.apply_chat_template(messages, tools=TOOLS, add_generation_prompt=True, tokenize=False)
+    assert chat.decode(chat.render(messages, TOOLS)) == theirs
+    assert list(chat.render(messages, TOOLS)) == tokenizer.encode(theirs, add_special_tokens=False)
 
 
 def test_developer_speaks_as_system_and_lists_of_text_as_text(chat: ChatFormat) -> None:
@@ -211,8 +226,10 @@ def test_images_are_refused(chat: ChatFormat) -> None:
         chat.render([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])
 
 
-def test_a_template_that_refuses_says_so(chat: ChatFormat) -> None:
-    chat._tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+def test_a_template_that_refuses_says_so(model_dir: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    chat = ChatFormat(tokenizer)
     with pytest.raises(RenderError, match="roles must alternate"):
         chat.render([HELLO])
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import jinja2
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
 from slime.chat.sized_cache import SizedCache
@@ -58,7 +59,10 @@ class ChatFormat:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         if not tokenizer.chat_template:
             raise ConfigError(f"{tokenizer.name_or_path}: the tokenizer has no chat template")
-        self._tokenizer = tokenizer
+        # What `apply_chat_template` calls after copying its arguments twice, which takes longer than the template.
+        self._template = _compile_jinja_template(tokenizer.get_chat_template())
+        self._special_tokens: dict[str, str] = tokenizer.special_tokens_map
+        self._eos_id: int | None = tokenizer.eos_token_id
         self._backend = tokenizer.backend_tokenizer
         self._control_ids: dict[str, int] = tokenizer.get_added_vocab()
         controls = sorted(self._control_ids, key=len, reverse=True)
@@ -85,8 +89,7 @@ class ChatFormat:
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Ids that end a reply, e.g. `(151645,)`."""
-        eos = self._tokenizer.eos_token_id
-        return () if eos is None else (int(eos),)
+        return () if self._eos_id is None else (self._eos_id,)
 
     def render(
         self,
@@ -167,8 +170,12 @@ class ChatFormat:
     def _apply_template(self, messages: Sequence[Any], tools: Sequence[Any], options: Mapping[str, Any]) -> str:
         try:
             return str(
-                self._tokenizer.apply_chat_template(
-                    list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=True, **options
+                self._template.render(
+                    messages=list(messages),
+                    tools=list(tools) or None,
+                    add_generation_prompt=True,
+                    **self._special_tokens,
+                    **options,
                 )
             )
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
@@ -242,7 +249,7 @@ class ChatFormat:
             if THINK_CLOSE in content and (thought := _INLINE_THOUGHT.match(content)):
                 reasoning, content = reasoning or thought[1].strip(), content[thought.end() :]
             if isinstance(reasoning, str) and reasoning:
-                plain["reasoning_content"] = self._neutralise(reasoning)
+                plain["reasoning_content"] = plain["thinking"] = self._neutralise(reasoning)  # names that templates use
             if message.get("tool_calls"):
                 plain["tool_calls"] = [self._plain_call(call) for call in message["tool_calls"]]
         plain["content"] = self._neutralise(content)
