@@ -85,9 +85,17 @@ class Policy:
         return tensors
 
     def load(self, weights_dir: Path) -> None:
-        """Take over the weights of another directory of the same model, in place; its hashes are not checked."""
-        with torch.no_grad():
-            self.model.load_state_dict(load_model(weights_dir, torch.float32).state_dict())
+        """Take over the weights of another directory of the same model, in place; its hashes are not checked.
+
+        Raises:
+            WeightsError: they belong to another model. Nothing has changed then.
+        """
+        loaded: dict[str, Tensor] = load_model(weights_dir, torch.float32).state_dict()
+        own: dict[str, Tensor] = self.model.state_dict()
+        for name in sorted(own.keys() | loaded.keys()):
+            if name not in own or name not in loaded or own[name].shape != loaded[name].shape:
+                raise WeightsError(f"{weights_dir}: weights of another model: {name} does not fit")
+        self.model.load_state_dict(loaded)
 
     def _body(self, token_ids: Tensor, position_ids: Tensor, **kwargs: Any) -> Tensor:
         output = self.model.base_model(
