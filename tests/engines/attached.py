@@ -24,6 +24,7 @@ from slime.store import Store
 from slime.types import Turn, TurnKind, TurnState
 
 QUESTION = {"role": "user", "content": "What is three plus four?"}
+TEMPERATURE = 0.3  # at which the random model samples no control tokens: those would not come back as they were
 COMPLAINT = {"role": "user", "content": "Shorter, please."}
 
 
@@ -73,7 +74,7 @@ async def test_a_conversation_is_captured_as_it_was_sampled(rig: Rig, server: st
             model=model,
             messages=[QUESTION],
             max_tokens=24,
-            temperature=0.8,  # type: ignore[list-item]
+            temperature=TEMPERATURE,  # type: ignore[list-item]
         )
         reply = {"role": "assistant", "content": first.choices[0].message.content}
         async with HttpEngine(rig.url) as engine:
@@ -83,6 +84,7 @@ async def test_a_conversation_is_captured_as_it_was_sampled(rig: Rig, server: st
             model=model,
             messages=[QUESTION, reply, COMPLAINT],  # type: ignore[list-item]
             max_tokens=24,
+            temperature=TEMPERATURE,
             stream=True,
         )
         async for chunk in stream:
@@ -96,7 +98,7 @@ async def test_a_conversation_is_captured_as_it_was_sampled(rig: Rig, server: st
         await store.close()
     _check(rig, first_turn, version=0)
     _check(rig, second_turn, version=3)
-    assert first_turn.sampling.temperature == 0.8
+    assert first_turn.sampling.temperature == TEMPERATURE
     assert first_turn.completion.text == first_turn.reply["content"] == reply["content"]
     assert second_turn.completion.text == "".join(pieces)
     assert (second_turn.parent_id, second_turn.session_id) == (first_turn.turn_id, first_turn.session_id)

@@ -55,7 +55,8 @@ def build_random_model(directory: Path, seed: int = 0) -> Path:
     model = Qwen3ForCausalLM(config)
     with torch.no_grad():  # an untrained head is all but uniform; sharper logits make a wrong log-prob visible
         model.lm_head.weight.mul_(8.0)
-        model.lm_head.weight[fast.eos_token_id] = 0.0  # ends a reply seldom at temperature 1, never at 0.3
+        # Control tokens are sampled seldom at temperature 1, and never at 0.3.
+        model.lm_head.weight[fast.convert_tokens_to_ids(list(SPECIAL_TOKENS))] = 0.0
     torch.random.set_rng_state(generator_state)
     model.save_pretrained(directory)
     fast.save_pretrained(directory)
