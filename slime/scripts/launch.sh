@@ -20,11 +20,20 @@ for argument in "$@"; do
 done
 python "$root/slime/train.py" --print-config "$@" > /dev/null
 
-answers() { python -c "import sys, urllib.request as u; u.urlopen(sys.argv[1] + '/api/version', timeout=3)" "$1" 2> /dev/null; }
+# Whether a Ray dashboard is there at all: one that asks for a token answers too.
+answers() {
+    python - "$1" 2> /dev/null << 'PYTHON'
+import sys, urllib.error, urllib.request
+try:
+    urllib.request.urlopen(sys.argv[1] + "/api/version", timeout=3)
+except urllib.error.HTTPError as error:
+    sys.exit(error.code not in (401, 403))
+PYTHON
+}
 
 stop_own_head() {
     if [[ -n "$head_pid" ]] && kill -0 "$head_pid" 2> /dev/null; then
-        kill -TERM "$head_pid"
+        kill -INT "$head_pid" # Ray's libraries answer SIGTERM with a stack trace
         wait "$head_pid" 2> /dev/null || true
     fi
 }
@@ -45,16 +54,17 @@ where=(env -C "$PWD" python "$root/slime/train.py")
 if [[ -n "${RAY_ADDRESS:-}" && "$RAY_ADDRESS" != *127.0.0.1* && "$RAY_ADDRESS" != *localhost* ]]; then
     where=(python slime/train.py) # another machine: it has only the copy that --working-dir sends
 elif ! answers "$address"; then
-    ray start --head --block --node-ip-address 127.0.0.1 --port 0 --disable-usage-stats --include-dashboard true \
-        --dashboard-host 127.0.0.1 --dashboard-port "$dashboard_port" > /dev/null &
+    RAY_AUTH_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(32))')"
+    export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_USAGE_STATS_ENABLED=0
+    python "$root/slime/slime/engines/leash.py" $$ python -m slime.cluster.head "$dashboard_port" &
     head_pid=$!
     trap stop_own_head EXIT
-    for _ in {1..60}; do
+    for _ in {1..120}; do
         if answers "$address"; then break; fi
-        kill -0 "$head_pid" 2> /dev/null || { echo "Ray did not start; try: ray start --head --block" >&2; exit 1; }
+        kill -0 "$head_pid" 2> /dev/null || { echo "Ray did not start" >&2; exit 1; }
         sleep 1
     done
-    answers "$address" || { echo "Ray's dashboard did not answer at $address within 60 s" >&2; exit 1; }
+    answers "$address" || { echo "Ray's dashboard did not answer at $address within 2 minutes" >&2; exit 1; }
 fi
 
 # A head of our own has this shell's environment already, secrets included; another cluster has only what is sent.
@@ -62,7 +72,21 @@ notes=/dev/stderr
 if [[ -n "$head_pid" ]]; then notes=/dev/null; fi
 environment="$(python -m slime.config.job_environment 2> "$notes")"
 
+submit() {
+    ray job submit --no-wait --address "$address" --submission-id "$job" --working-dir "$root" \
+        --runtime-env-json "$environment" -- "${where[@]}" "$@"
+}
+
 trap interrupted INT TERM
-ray job submit --address "$address" --submission-id "$job" --working-dir "$root" \
-    --runtime-env-json "$environment" -- "${where[@]}" "$@" &
-wait $!
+# A head that was just started has its dashboard before it can take jobs.
+for attempt in {1..20}; do
+    if said="$(submit "$@" 2>&1)"; then break; fi
+    if [[ "$said" != *"No available agent"* || "$attempt" == 20 ]]; then echo "$said" >&2; exit 1; fi
+    sleep 2
+done
+
+echo "$job runs at $address"
+ray job logs --address "$address" --follow "$job" &
+wait $! || true
+status="$(ray job status --address "$address" "$job" 2>&1)"
+[[ "${status,,}" == *succeeded* ]] || { echo "$job did not succeed" >&2; exit 1; }

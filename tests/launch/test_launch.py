@@ -27,7 +27,9 @@ def launch(tmp_path: Path):
     """Runs the script from a copy of the repository that holds only it and the program."""
     (tmp_path / "slime/scripts").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
-    shutil.copy(ROOT / "slime/scripts/launch.sh", tmp_path / "slime/scripts/launch.sh")
+    (tmp_path / "slime/slime/engines").mkdir(parents=True)
+    for file in ("slime/scripts/launch.sh", "slime/slime/engines/leash.py"):
+        shutil.copy(ROOT / file, tmp_path / file)
     (tmp_path / "slime/train.py").write_text(PROGRAM)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
