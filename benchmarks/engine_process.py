@@ -65,7 +65,9 @@ def build_model(directory: Path, shape: str) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    fast: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
     fast.chat_template = CHAT_TEMPLATE
     config = Qwen3Config(
         **SHAPES[shape], max_position_embeddings=8192, tie_word_embeddings=True, eos_token_id=fast.eos_token_id
@@ -85,7 +87,7 @@ class Served:
     def cpu_s(self) -> float:
         """Processor seconds it has used: what other processes on the machine do shows less in them than in time."""
         times = psutil.Process(self.process.pid).cpu_times()
-        return times.user + times.system
+        return float(times.user + times.system)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

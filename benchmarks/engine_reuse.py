@@ -4,9 +4,9 @@
 
 Two figures, both sides in the same run on the same random weights, one thread each, and taking turns:
 
-- tokens/s of concurrent sessions, every turn of which repeats the whole conversation so far, against the faster of
-  `transformers serve` and `transformers serve --continuous-batching`. Every prompt and reply is equally long on all sides.
-- time to the first token of a tenth turn, streamed to a lone session, with its nine turns before in the cache and without.
+- tokens/s of concurrent sessions, every turn of which repeats the whole conversation so far, against `transformers
+  serve` and `transformers serve --continuous-batching`. Every prompt and reply is equally long on all sides.
+- time to the first token of a tenth turn, streamed to a lone session, with the nine before in the cache and without.
 
 The peer needs `pip install 'transformers[serving]'`.
 """
@@ -141,8 +141,8 @@ async def compare(servers: dict[str, Served], model_dir: Path, args: argparse.Na
     timeout = aiohttp.ClientTimeout(total=None)
     for round_number in range(args.rounds + 1):
         # The first round warms up, with one short conversation.
-        shape = (args.sessions, args.turns) if round_number else (1, 1)
-        sessions = Sessions(tokenizer, *shape, seed=round_number)
+        num_sessions, num_turns = (args.sessions, args.turns) if round_number else (1, 1)
+        sessions = Sessions(tokenizer, num_sessions, num_turns, seed=round_number)
         for side, server in servers.items():
             with contextlib.ExitStack() as others:
                 for other in servers.values():

@@ -2,9 +2,10 @@
 
     python benchmarks/engine_throughput.py [--quick] [--shape small|tiny] [--device cpu|cuda]
 
-Both sides sample the same number of new tokens at temperature 1 from the same random weights, on one thread each: engine and
-`generate` take turns, several rounds of each, and the ratio of their medians is printed. The engine is its own process
-and is asked by N concurrent POST /generate; `generate` runs in this process on the whole batch. No prompt repeats.
+Both sides sample the same number of new tokens at temperature 1 from the same random weights, on one thread each:
+engine and `generate` take turns, several rounds of each, and the ratio of their medians is printed. The engine is its
+own process and is asked by N concurrent POST /generate; `generate` runs in this process on the whole batch. No prompt
+repeats.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ def generate_round(model: torch.nn.Module, prompts: list[list[int]], num_new: in
 async def compare(url: str, model: torch.nn.Module, case: tuple[int, int], rounds: int, num_new: int) -> dict[str, Any]:
     """Median tokens a second of both sides for (sequences, context), and their ratio."""
     num_sequences, context = case
-    vocab_size = model.config.vocab_size  # type: ignore[union-attr]
+    config: Any = model.config
     rng = random.Random(context * num_sequences)
     times: dict[str, list[float]] = {"engine": [], "generate": []}
     async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as client:
         for round_number in range(rounds + 1):
-            prompts = [[rng.randrange(vocab_size) for _ in range(context)] for _ in range(num_sequences)]
+            prompts = [[rng.randrange(config.vocab_size) for _ in range(context)] for _ in range(num_sequences)]
             engine_s = await engine_round(client, prompts, num_new)
             generate_s = generate_round(model, prompts, num_new)
             if round_number:  # the first one warms up

@@ -209,6 +209,9 @@ def test_the_oldest_prompt_gets_half_and_the_shortest_the_rest():
     running = sequences(kv, [(1000, 0), (300, 0), (20, 0), (50, 49)])
     plan = plan_step(running, kv, 200, "cpu")
     assert {sequence.call.rid: count for sequence, count in plan.computed} == {"0": 100, "1": 80, "2": 20, "3": 1}
+    plan = plan_step(running, kv, 150, "cpu")
+    assert {sequence.call.rid: count for sequence, count in plan.computed} == {"0": 130, "2": 20, "3": 1}, "no slivers"
+    plan = plan_step(running, kv, 200, "cpu")
     assert [sequence.call.rid for sequence in plan.sampled] == ["3", "2"]
     assert [plan.ids[place] for place in plan.keep] == [3, 2]
     assert plan.positions[0] == 49

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from slime.engines.dialect import PauseMode, aborted, ran_out, stopped, version_to_wire
-from slime.engines.embedded.model import RaggedModel
+from slime.engines.embedded.model import PROBE_LENGTH, RaggedModel
 from slime.engines.embedded.planning import ChunkBudget, StepPlan, plan_step
 from slime.engines.embedded.sampling import sample
 from slime.engines.embedded.scoring import score_outputs, score_prompts
@@ -59,6 +59,8 @@ class EngineLoop:
         self.waiting: deque[Sequence] = deque()
         self._deliver, self._find_stop = deliver, find_stop
         self._budget = ChunkBudget()
+        # On a CPU, what a step costs and not what it waits for processes that share the cores.
+        self._clock = time.thread_time if model.device.type == "cpu" else time.perf_counter
         self._events: list[Progress] = []
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = False
@@ -169,6 +171,7 @@ class EngineLoop:
 
     @torch.inference_mode()
     def _run(self) -> None:
+        self._warm_up()
         while not self._is_stopping:
             has_work = not self.is_paused and (self.running or self.waiting)
             try:
@@ -183,6 +186,13 @@ class EngineLoop:
                 # One bad step (out of memory, say) must not end the service: those in it are told, the rest go on.
                 logger.exception("engine step failed sequences=%d", len(self.running))
                 self._fail_running(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+
+    def _warm_up(self) -> None:
+        """Let kernels and allocators settle, and learn what a token of a prompt costs at most."""
+        self.model.probe(self.kv)
+        started = self._clock()
+        self.model.probe(self.kv)
+        self._budget = ChunkBudget((self._clock() - started) / PROBE_LENGTH)
 
     def _admit(self) -> None:
         while self.waiting:
@@ -199,7 +209,7 @@ class EngineLoop:
 
     def _step(self) -> None:
         self._make_room()
-        started = time.perf_counter()
+        started = self._clock()
         plan = plan_step(self.running, self.kv, self._budget.num_tokens(self.running), self.model.device.type)
         logits = self.model.compute(plan.ids, plan.positions, plan.step, plan.keep)
         for sequence, count in plan.computed:
@@ -209,7 +219,7 @@ class EngineLoop:
         self._sample(plan, logits[: len(plan.sampled)])
         for sequence in plan.scored_out:
             self._finish(sequence, ran_out(0))
-        self._budget.learn(len(plan.ids), plan.num_chunk_tokens, time.perf_counter() - started)
+        self._budget.learn(len(plan.ids), plan.num_chunk_tokens, self._clock() - started)
         self.num_steps += 1
         self._flush_events()
 

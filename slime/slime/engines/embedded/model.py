@@ -20,7 +20,8 @@ from slime.engines.embedded.attention import RAGGED, Chunk, RaggedStep
 from slime.engines.embedded.slots import KVSlots
 from slime.errors import ConfigError, WeightsError
 
-_PROBE_LENGTH = 9
+PROBE_LENGTH = 9
+"""Tokens of a probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,9 @@ class RaggedModel:
     def probe(self, kv: KVSlots) -> torch.Tensor:
         """Logits `[2, vocab]` after the last two of a few fixed tokens, computed in the cache's scratch row."""
         ids = _probe_ids(self.vocab_size)
-        half = _PROBE_LENGTH - 1
+        half = PROBE_LENGTH - 1
         first = RaggedStep(kv, [], [], [Chunk(0, half, kv.scratch, 0)])
-        last = RaggedStep(kv, [kv.scratch], [_PROBE_LENGTH], [])
+        last = RaggedStep(kv, [kv.scratch], [PROBE_LENGTH], [])
         return torch.cat(
             [
                 self.compute(ids[:half], range(half), first, [half - 1]),
@@ -146,7 +147,7 @@ class RaggedModel:
             device=self.device,
             max_busy=1,
             num_slots=1,
-            max_length=2 * _PROBE_LENGTH,
+            max_length=2 * PROBE_LENGTH,
             budget_bytes=1 << 40,
         )
         try:
@@ -186,7 +187,7 @@ def _eos_token_ids(model_dir: Path, config: Any) -> frozenset[int]:
 
 
 def _probe_ids(vocab_size: int) -> list[int]:
-    return [(7919 * (position + 1)) % vocab_size for position in range(_PROBE_LENGTH)]
+    return [(7919 * (position + 1)) % vocab_size for position in range(PROBE_LENGTH)]
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,6 +15,9 @@ _STALL_S = 0.05
 _STEP_S = 0.2
 """How long a step may be when nobody is decoding: aborts and pauses wait for its end."""
 
+_MIN_PIECE = 64
+"""A prompt is not cut into smaller pieces than this: each costs an attention call over all that came before it."""
+
 _CALL_COST = {"cpu": 256, "cuda": 32768}
 """What one more attention call costs, in tokens attended to (heads alike): measured, roughly."""
 
@@ -22,13 +25,13 @@ _CALL_COST = {"cpu": 256, "cuda": 32768}
 class ChunkBudget:
     """Learns what a prompt token costs here, and says how many fit a step."""
 
-    def __init__(self) -> None:
-        self._seconds_per_token = _STALL_S / 128
+    def __init__(self, seconds_per_token: float = 4e-4) -> None:
+        self._seconds_per_token = seconds_per_token
 
     def num_tokens(self, running: Items[Sequence]) -> int:
         is_decoding = any(sequence.remaining == 1 for sequence in running)
         seconds = _STALL_S if is_decoding else _STEP_S
-        return max(32, min(8192, int(seconds / self._seconds_per_token)))
+        return max(_MIN_PIECE, min(8192, int(seconds / self._seconds_per_token)))
 
     def learn(self, num_tokens: int, num_chunk_tokens: int, seconds: float) -> None:
         """Take in what a step took; steps that are mostly decoding say nothing about prompts."""
@@ -118,13 +121,15 @@ def _grant(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
     if not prompts:
         return []
     oldest, others = prompts[0], sorted(prompts[1:], key=lambda sequence: sequence.remaining)
-    counts = {id(oldest): min(oldest.remaining, budget // 2 if others else budget)}
+    counts = {id(oldest): min(oldest.remaining, max(budget // 2, _MIN_PIECE) if others else budget)}
     left = budget - counts[id(oldest)]
     for sequence in others:
-        counts[id(sequence)] = min(sequence.remaining, left)
-        left -= counts[id(sequence)]
-    counts[id(oldest)] += min(oldest.remaining - counts[id(oldest)], left)
-    return [(sequence, counts[id(sequence)]) for sequence in prompts if counts[id(sequence)]]
+        count = min(sequence.remaining, left)
+        if count >= min(sequence.remaining, _MIN_PIECE):
+            counts[id(sequence)] = count
+            left -= count
+    counts[id(oldest)] += max(0, min(oldest.remaining - counts[id(oldest)], left))
+    return [(sequence, counts[id(sequence)]) for sequence in prompts if id(sequence) in counts]
 
 
 def _split_rows(decoding: list[Sequence], call_cost: int) -> tuple[list[Sequence], list[Sequence]]:

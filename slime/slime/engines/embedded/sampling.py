@@ -103,7 +103,7 @@ def _penalise(logits: torch.Tensor, row: RowSampling) -> None:
 
 
 def _truncate(logprobs: torch.Tensor, row: RowSampling) -> None:
-    """Keep the `top_k` likeliest, of them the smallest set that reaches `top_p`, of it what is above `min_p` × the best."""
+    """Keep the `top_k` likeliest, of them the fewest that reach `top_p`, of these what is above `min_p` × the best."""
     if 0 < row.top_k < logprobs.shape[-1]:
         weakest = logprobs.topk(row.top_k).values[-1]
         logprobs.masked_fill_(logprobs < weakest, float("-inf"))

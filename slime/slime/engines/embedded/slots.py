@@ -8,6 +8,7 @@ them keep what they hold until somebody else needs the room. A new sequence take
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -174,10 +175,21 @@ class KVSlots:
         kept = self.slots[: max(self.num_busy, self.fits(capacity))]
         num_slots = max(self.num_busy, self.fits(capacity))
         shape = (num_layers, num_slots + 1, num_kv_heads, capacity, head_dim)
-        keys = torch.zeros(shape, dtype=self._dtype, device=self._device)
-        values = torch.zeros(shape, dtype=self._dtype, device=self._device)
+        keys = _zeros(shape, self._dtype, self._device)
+        values = _zeros(shape, self._dtype, self._device)
         for slot in kept:
             keys[:, slot.index, :, : slot.length] = self.keys[:, slot.index, :, : slot.length]
             values[:, slot.index, :, : slot.length] = self.values[:, slot.index, :, : slot.length]
         self.keys, self.values, self.capacity = keys, values, capacity
         self.slots = kept + [Slot(index) for index in range(len(kept), num_slots)]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A zeroed tensor that takes no memory on a CPU before it is written to: pages of zeros come from the kernel.
+
+    Zeroed, because masked attention multiplies what nobody has written by 0, and a NaN would survive that.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(shape)
