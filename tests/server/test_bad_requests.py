@@ -8,9 +8,9 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import MAX_CONTEXT, StartRig, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from server_rig import MAX_CONTEXT, StartRig, until
 
 from openclaw.api_errors import ApiError
 from openclaw.chat_request import parse_chat_request

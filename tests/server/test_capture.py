@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Rig, StartRig, until
+from server_rig import Rig, StartRig, until
 from slime.errors import StoreError
 from slime.store import Store
 from slime.types import Turn, TurnKind, TurnState

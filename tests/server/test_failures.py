@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from conftest import Rig, StartRig, until
+from server_rig import Rig, StartRig, until
 from slime.engines.scripted import Fault
 from slime.types import Turn, TurnState
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import listening, until
+from server_rig import listening, until
 from slime.engines.launch import free_port
 from slime.engines.scripted import Script, ScriptedCore
 from slime.engines.scripted.server import ScriptedApp

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import StartRig
+from server_rig import StartRig
 
 USER = [{"role": "user", "content": "Hi"}]
 TOOLS: Any = [{"type": "function", "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}]
