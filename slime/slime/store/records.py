@@ -88,7 +88,9 @@ def checksum(parts: Iterable[bytes]) -> int:
 
 
 def shared_ids(first: bytes, second: bytes) -> int:
-    """How many leading ids two packed sequences share; log₂(n) memory comparisons."""
+    """How many leading ids two packed sequences share; one memory comparison, or log₂(n) of them."""
+    if second.startswith(first):
+        return len(first) // ID_BYTES
     a, b = memoryview(first), memoryview(second)
     low, high = 0, min(len(first), len(second)) // ID_BYTES
     while low < high:

@@ -59,7 +59,7 @@ def append(
     if not stored:
         return _check_same(connection, turn.turn_id, crc)
     seq = int(stored[0][0])
-    shared = records.shared_ids(prompt, base.fed)
+    shared = records.shared_ids(base.fed, prompt)
     connection.execute(
         "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
