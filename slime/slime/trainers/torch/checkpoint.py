@@ -82,6 +82,8 @@ def write_checkpoint(
     _point_latest_to(checkpoint)
     for old in [found for found in checkpoints(save_dir) if _step(found) < state.step][keep - 1 :]:
         shutil.rmtree(old)
+    for left_over in save_dir.glob(".checkpoint-*"):  # of a process that was killed while it wrote another step
+        shutil.rmtree(left_over)
     return checkpoint
 
 
