@@ -25,7 +25,7 @@ from slime.types import Message, Turn, TurnKind, TurnState
 
 from openclaw import linking
 from openclaw.ancestry import Anchor, AnchorSearch
-from openclaw.dialects import alphanumeric, read_request, text_of
+from openclaw.dialects import alphanumeric, read_request, text_of, with_text
 from openclaw.identity import identify
 from openclaw.kinds import is_summary_order, kind_of
 from openclaw.known_turns import CONTINUATIONS, KnownTurn, KnownTurns, ReplyState, SessionState
@@ -209,6 +209,8 @@ class ConversationIndex:
             known.add_reply(turn)
             if stored.state is TurnState.ABORTED:
                 known.add_failure(turn)
+            if stored.retry_of in known.turns:
+                known.turns[stored.retry_of].retried_by = turn.turn_id
 
     def missing_turns(self, request: IncomingRequest) -> tuple[str, ...]:
         """Turns that the request's tool-call ids name and that are not remembered: to be restored before `begin`."""
@@ -286,14 +288,12 @@ def _next_state(reading: Reading, anchor: Anchor | None, kind: TurnKind) -> tupl
     for message in reading.messages[anchor.position + 1 :]:
         if is_ephemeral(message.role, message.text):
             continue
-        if message.role == "user":
-            plain = plain_user_text(message.text)
-            if is_poll(plain) or (kind is TurnKind.COMPACTION and is_summary_order(plain)):
-                continue
-            if plain != message.text and "image" not in str(message.message.get("content"))[:KEPT_TEXT]:
-                following.append({"role": "user", "content": plain})
-                continue
-        following.append(message.message)
+        if message.role != "user":
+            following.append(message.message)
+            continue
+        plain = plain_user_text(message.text)
+        if not is_poll(plain) and not (kind is TurnKind.COMPACTION and is_summary_order(plain)):
+            following.append(message.message if plain == message.text else with_text(message.message, plain))
     return tuple(following) or None
 
 

@@ -83,6 +83,15 @@ def text_of(content: object) -> str:
     return "\n".join(part for part in parts if isinstance(part, str) and part)
 
 
+def with_text(message: Message, text: str) -> Message:
+    """The message with another text; parts that are no text stay as they are, behind it."""
+    content = message.get("content")
+    others = (
+        [part for part in content if isinstance(part, dict) and "text" not in part] if isinstance(content, list) else []
+    )
+    return {**message, "content": [{"type": "text", "text": text}, *others] if others else text}
+
+
 def read_request(endpoint: str, body: Mapping[str, Any]) -> CanonicalRequest:
     """The canonical form of a request body; unknown fields, parts and items are passed over.
 

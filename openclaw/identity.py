@@ -108,7 +108,7 @@ def identify(headers: Mapping[str, str], body: Mapping[str, Any], first_user_tex
         source=source,
         kind=_turn_kind(said) if said else _kind_in_metadata(headers),
         is_done=done is True or str(done).strip().lower() in _TRUE,
-        retry_count=int(retries) if retries.isdigit() else 0,
+        retry_count=int(retries) if retries.isdecimal() else 0,
         trace=trace[1] if len(trace) == 4 else None,
     )
 

@@ -71,9 +71,14 @@ def kind_of(request: CanonicalRequest, *, has_our_replies: bool) -> TurnKind:
     """
     last = last_user_message(request.messages)
     text = plain_user_text(last.text) if last is not None else ""
-    if _is_compaction(request, text, has_our_replies):
+    goes_on = has_our_replies or any(message.role == "assistant" for message in request.messages)
+    if goes_on:
+        is_compaction = _speaks_last(last, request.messages) and _orders_summary(request, text)
+    else:
+        is_compaction = _holds_transcript(request, text)
+    if is_compaction:
         return TurnKind.COMPACTION
-    return TurnKind.SIDE if _is_side(request, text, has_our_replies) else TurnKind.MAIN
+    return TurnKind.SIDE if _is_side(request, text, goes_on) else TurnKind.MAIN
 
 
 def last_user_message(messages: tuple[CanonicalMessage, ...]) -> CanonicalMessage | None:
@@ -89,11 +94,23 @@ def is_summary_order(text: str) -> bool:
     return len(text) >= _MIN_INSTRUCTION and _SUMMARY_ORDER.search(text[:_HEAD]) is not None
 
 
-def _is_compaction(request: CanonicalRequest, text: str, has_our_replies: bool) -> bool:
-    if has_our_replies:
-        if request.messages[-1].role == "tool" or not is_summary_order(text):
+def _speaks_last(message: CanonicalMessage | None, messages: tuple[CanonicalMessage, ...]) -> bool:
+    """Whether nothing but notes follows the message."""
+    for other in reversed(messages):
+        if other is message:
+            return True
+        if other.role in ("assistant", "tool"):
             return False
-        return request.num_tools == 0 or _NO_TOOLS.search(text[:_HEAD]) is not None
+    return False
+
+
+def _orders_summary(request: CanonicalRequest, text: str) -> bool:
+    """The history as it was, and at its end the order to sum it up without tools."""
+    return is_summary_order(text) and (request.num_tools == 0 or _NO_TOOLS.search(text[:_HEAD]) is not None)
+
+
+def _holds_transcript(request: CanonicalRequest, text: str) -> bool:
+    """The history as one text, to be summed up."""
     if request.num_tools or not _TRANSCRIPT.search(text) or _SIDE_USER.search(text[:_TASK]):
         return False
     head = request.system[:_HEAD]
@@ -102,16 +119,14 @@ def _is_compaction(request: CanonicalRequest, text: str, has_our_replies: bool) 
     return len(text) >= _MIN_INSTRUCTION and _COMPACTION.search(text[:_HEAD]) is not None
 
 
-def _is_side(request: CanonicalRequest, text: str, has_our_replies: bool) -> bool:
+def _is_side(request: CanonicalRequest, text: str, goes_on: bool) -> bool:
     if _AGENT_CLOCK.search(text):
         return True
-    if request.num_tools or has_our_replies:
+    if request.num_tools or goes_on:
         return False
     if request.max_tokens == 1:  # a probe
         return True
     fields = (request.output_schema or {}).get("properties")
-    if isinstance(fields, dict) and fields and {name.lower() for name in fields} <= _SIDE_SCHEMA_FIELDS:
+    if isinstance(fields, dict) and fields and {str(name).lower() for name in fields} <= _SIDE_SCHEMA_FIELDS:
         return True
-    if any(message.role == "assistant" for message in request.messages):
-        return False
     return bool(_SIDE_SYSTEM.search(request.system[:_HEAD]) or _SIDE_USER.search(text[:_HEAD]))

@@ -25,22 +25,23 @@ def session_spoken_of(reading: Reading, kind: TurnKind, known: KnownTurns, now: 
     """The session that a side request or a compaction is about; None when it is not there (yet)."""
     text = reading.all_user_text
     said: dict[str, list[bool]] = {}  # by session, newest first: does each of its turns' replies stand in the text?
-    asked: dict[str, list[bool]] = {}
+    asked: dict[str, set[str]] = {}  # which of its people's words do
     for turn in known.recent():
         if turn.kind is TurnKind.SIDE or turn.asks_summary:
             continue
-        asked.setdefault(turn.session_id, []).append(_stands_in(turn.user_text, text))
         said.setdefault(turn.session_id, []).append(_stands_in(turn.reply_text, text))
+        opening = _opening(turn.user_text)
+        asked.setdefault(turn.session_id, set()).update({opening} if _stands_in(opening, text) else ())
 
-    def share(session_id: str) -> float:
-        """How much of the session stands in the text; sessions that said the same differ in what they did not say."""
-        is_begun = _stands_in(known.sessions[session_id].root_text, text)
-        return _mean(said[session_id]) + _mean(asked[session_id]) + is_begun
+    def agreement(session_id: str) -> tuple[int, float]:
+        """People's words first, few say the same; then how much of what was said to them is there."""
+        is_begun = _stands_in(_opening(known.sessions[session_id].root_text), text)
+        return len(asked[session_id]) + is_begun, sum(said[session_id]) / len(said[session_id])
 
-    mentioned = said if kind is TurnKind.SIDE or any(map(any, said.values())) else asked
-    sessions = [session_id for session_id in said if any(mentioned[session_id])]
+    is_about_replies = kind is TurnKind.SIDE or any(map(any, said.values()))
+    sessions = [session_id for session_id in said if (any(said[session_id]) if is_about_replies else asked[session_id])]
     if sessions:
-        return known.sessions[max(sessions, key=share)]  # the newest of equals
+        return known.sessions[max(sessions, key=agreement)]  # the newest of equals
     return _just_begun(text, known, now)
 
 
@@ -96,8 +97,10 @@ def delegating_turn(reading: Reading, known: KnownTurns, now: float) -> KnownTur
     return None
 
 
-def _mean(values: list[bool]) -> float:
-    return sum(values) / len(values)
+def _opening(words: str) -> str:
+    """The first line of a message when it says something: what a client adds to a message stands further down."""
+    line = words.split("\n", 1)[0]
+    return line if len(line) >= _SHORT else words
 
 
 def _stands_in(words: str, text: str) -> bool:

@@ -15,8 +15,9 @@ def find_retried(
 ) -> KnownTurn | None:
     """The turn whose request this one repeats because its reply failed, never arrived or was empty.
 
-    An equal request is a retry of one that failed. Of one still in flight it is a retry only when the client's library
-    counts it as one: parallel rollouts start with equal requests. Of one that was answered it is a new question.
+    An equal request is a retry of one that failed. Of one still in flight it is a retry when the client's library
+    counts it as one, or when it comes from the very same session, which does not ask twice at once; else it is not,
+    because parallel rollouts start with equal requests. Of one that was answered it is a new question.
     """
     parent_id = anchor.turn.turn_id if anchor is not None else None
     for turn in known.by_request(reading.request_key):
@@ -26,7 +27,7 @@ def find_retried(
             continue
         if turn.state is ReplyState.FAILED and now - turn.ended_at <= _RETRY_WINDOW_S:
             return turn
-        if turn.state is ReplyState.IN_FLIGHT and identity.retry_count > 0:
+        if turn.state is ReplyState.IN_FLIGHT and (identity.retry_count > 0 or _is_here(turn, identity)):
             return turn
     for turn in known.failed():
         if now - turn.ended_at > _RETRY_WINDOW_S:
@@ -48,6 +49,11 @@ def is_continued(turn: KnownTurn, reading: Reading, known: KnownTurns) -> bool:
         and not reading.starts_with_request(other.request_key, other.num_kept)
         for other in known.continuations(turn)
     )
+
+
+def _is_here(turn: KnownTurn, identity: Identity) -> bool:
+    """Whether client names say that the turn belongs to the same session."""
+    return identity.is_firm and turn.name == identity.name
 
 
 def _is_elsewhere(turn: KnownTurn, identity: Identity) -> bool:

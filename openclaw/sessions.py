@@ -68,7 +68,7 @@ class SessionChooser:
     def _next_under(self, name: str, session: SessionState, credential: str) -> SessionState:
         """The next conversation under a name that stands for more than one: `name#2`, `name#3`, …"""
         number = session.session_id.rpartition("#")[2] if session.session_id != name else ""
-        count = int(number) + 1 if number.isdigit() else 2
+        count = int(number) + 1 if number.isdecimal() else 2
         return self._first_free(f"{name}#{count}", name, credential)
 
     def _first_free(self, session_id: str, name: str, credential: str) -> SessionState:

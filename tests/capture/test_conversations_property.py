@@ -63,59 +63,70 @@ class Conversations(RuleBasedStateMachine):
 
     def _unique(self, what: str) -> str:
         self.words += 1
-        return f"{what} number {self.words}"
+        return f"{what} number {self.words:04d}"
 
-    def _client(self, choice: int) -> Client:
-        return self.clients[choice % len(self.clients)]
+    def _client(self, choice: int, *, is_waiting: bool = False) -> Client:
+        """One of the clients that wait for a reply, or of those that do not."""
+        able = [client for client in self.clients if (client.flying is not None) is is_waiting]
+        return able[choice % len(able)]
+
+    def _any_idle(self) -> bool:
+        return any(client.flying is None for client in self.clients)
+
+    def _any_waiting(self) -> bool:
+        return any(client.flying is not None for client in self.clients)
 
     # ── what a client does ───────────────────────────────────────────────────────────────────────────────────────────
 
+    @precondition(_any_idle)
     @rule(choice=st.integers(0, 3), rewriting=st.sampled_from(["none", "white", "ids", "notes", "system"]))
     def ask(self, choice: int, rewriting: str) -> None:
         """The next message of a conversation, with its history rewritten in one of the known ways."""
         client = self._client(choice)
-        if client.flying is not None:
-            return
         history = _rewritten(client.newest.history if client.newest else [], rewriting)
         self._send(client, client.newest, history, user(self._unique("Question")), rewriting)
 
+    @precondition(_any_idle)
     @rule(choice=st.integers(0, 3), earlier=st.integers(0, 9))
     def edit(self, choice: int, earlier: int) -> None:
         """Back to an earlier reply, and on from there with other words."""
         client = self._client(choice)
-        if client.flying is None and client.nodes:
+        if client.nodes:
             node = client.nodes[earlier % len(client.nodes)]
             self._send(client, node, node.history, user(self._unique("Correction")), "none")
 
+    @precondition(_any_idle)
     @rule(choice=st.integers(0, 3))
     def send_again(self, choice: int) -> None:
         """The failed request once more."""
         client = self._client(choice)
-        if client.flying is not None or client.failed is None:
-            return
         failed = client.failed
+        if failed is None:
+            return
         placement = self.server.begin(failed.messages, credential=client.credential, stream=True)
         assert (placement.kind, placement.retry_of) == (TurnKind.RETRY, failed.placement.turn_id)
         self._expect_place(client, placement, failed.parent)
         client.failed = None
         client.flying = Attempt(placement, failed.parent, failed.messages, failed.asked)
 
-    @rule(choice=st.integers(0, 3), replies=st.booleans())
-    def regenerate(self, choice: int, replies: bool) -> None:
+    @precondition(_any_idle)
+    @rule(choice=st.integers(0, 3))
+    def regenerate(self, choice: int) -> None:
         """The request that led to the newest reply once more, though it was answered."""
         client = self._client(choice)
         node = client.newest
-        if client.flying is not None or node is None or node.placement.parent_id is None:
+        if node is None or node.placement.parent_id is None or client.failed is not None:
             return
         parent = next((other for other in client.nodes if other.placement.turn_id == node.placement.parent_id), None)
         if parent is not None and node.history[:-2] == parent.history:
             self._send(client, parent, parent.history, node.history[-2], "none")
 
+    @precondition(_any_idle)
     @rule(choice=st.integers(0, 3))
     def compact(self, choice: int) -> None:
         """The history is summarised in a request of its own, and the summary takes its place."""
         client = self._client(choice)
-        if client.flying is not None or client.newest is None or len(client.newest.history) < 4:
+        if client.newest is None or len(client.newest.history) < 4:
             return
         written = "\n".join(f"[{message['role']}]: {message.get('content')}" for message in client.newest.history)
         placement = self.server.begin(
@@ -134,6 +145,7 @@ class Conversations(RuleBasedStateMachine):
 
     # ── what becomes of a request ────────────────────────────────────────────────────────────────────────────────────
 
+    @precondition(_any_waiting)
     @rule(
         choice=st.integers(0, 3),
         text=st.sampled_from(["Done.", "Yes.", "I run the next step."]),
@@ -141,28 +153,29 @@ class Conversations(RuleBasedStateMachine):
     )
     def arrive(self, choice: int, text: str, calls: int) -> None:
         """The reply arrives whole; tools are run and their results are part of the history."""
-        client = self._client(choice)
+        client = self._client(choice, is_waiting=True)
         attempt = client.flying
-        if attempt is None:
-            return
+        assert attempt is not None
+        before = attempt.parent.history if attempt.parent else []
+        if any(node.history[: len(before) + 2] == [*before, attempt.asked, assistant(text)] for node in client.nodes):
+            text = self._unique(text)  # two equal replies to one request are one and the same to everybody
         written = [json.dumps({"step": number, "size": 2.0}) for number in range(calls)]
         reply = calling(attempt.placement, *written, text=text) if calls else assistant(text)
         self.server.finish(attempt.placement, reply)
         results = [result(call["id"], "ok") for call in reply.get("tool_calls", ())]
-        before = attempt.parent.history if attempt.parent else []
         node = Node(attempt.placement, [*before, attempt.asked, reply, *results])
         client.nodes.append(node)
         client.newest, client.flying = node, None
         if attempt.parent is not None:
             attempt.parent.num_delivered += 1
 
+    @precondition(_any_waiting)
     @rule(choice=st.integers(0, 3), partly=st.booleans())
     def break_off(self, choice: int, partly: bool) -> None:
         """Nothing arrives, or a part that the client throws away."""
-        client = self._client(choice)
+        client = self._client(choice, is_waiting=True)
         attempt = client.flying
-        if attempt is None:
-            return
+        assert attempt is not None
         if partly:
             self.server.finish(attempt.placement, assistant("Do"), delivered=False)
         else:
