@@ -2,7 +2,8 @@
 
 A lease is live while `lease_from ≤ now < lease_until` on the machine's monotonic clock, which all processes
 share and no clock change moves. After a reboot that clock starts anew, and the lower bound makes leases of the
-time before it count as dead.
+time before it count as dead. Hence the clock is read inside the transaction: read before it, it could be earlier
+than a lease that another process took in between, and that lease would look dead.
 
 A collector that dies leaves its leases behind; whoever claims next finds them dead and takes the turns over.
 """
@@ -10,12 +11,14 @@ A collector that dies leaves its leases behind; whoever claims next finds them d
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slime.errors import LeaseLost
 from slime.store.reads import need_seq
 from slime.store.writes import move
 from slime.types import TurnKind, TurnState
+
+Clock = Callable[[], float]
 
 FREE = """
 SELECT seq, turn_id, state FROM turns WHERE state = 'ready' AND kind IN ({kinds})
@@ -26,8 +29,9 @@ ORDER BY seq LIMIT :limit
 """.format(kinds=", ".join(f"'{kind}'" for kind in TurnKind if kind.is_trainable))
 
 
-def claim(connection: sqlite3.Connection, limit: int, owner: str, lease_s: float, now: float) -> list[int]:
+def claim(connection: sqlite3.Connection, limit: int, owner: str, lease_s: float, clock: Clock) -> list[int]:
     """Lease up to `limit` free turns, oldest first; returns their rows."""
+    now = clock()
     _end_dead_leases(connection, now)
     rows = connection.execute(FREE, {"now": now, "limit": limit}).fetchall()
     for seq, turn_id, state in rows:
@@ -37,8 +41,9 @@ def claim(connection: sqlite3.Connection, limit: int, owner: str, lease_s: float
     return [seq for seq, _, _ in rows]
 
 
-def renew(connection: sqlite3.Connection, turn_ids: Sequence[str], owner: str, lease_s: float, now: float) -> None:
+def renew(connection: sqlite3.Connection, turn_ids: Sequence[str], owner: str, lease_s: float, clock: Clock) -> None:
     """Push the deadlines back; `LeaseLost`, and none renewed, if one of the turns is not the owner's any more."""
+    now = clock()
     for turn_id in turn_ids:
         seq = need_seq(connection, turn_id)
         (holder,) = connection.execute("SELECT lease_owner FROM turns WHERE seq = ?", (seq,)).fetchone()

@@ -6,7 +6,8 @@ import json
 import logging
 import sqlite3
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,19 @@ class Transition:
     note: str
 
 
+@contextmanager
+def _damage_as_error(what: str) -> Iterator[None]:
+    """Whatever goes wrong while stored bytes are made into values again is damage, and said so."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, OverflowError, struct.error) as error:
+        raise CorruptRecord(f"{what} cannot be decoded: {error}") from error
+    except sqlite3.DatabaseError as error:
+        if type(error) is sqlite3.DatabaseError:  # SQLITE_CORRUPT, SQLITE_NOTADB: the page itself is damaged
+            raise CorruptRecord(f"{what} lies on a damaged page: {error}") from error
+        raise
+
+
 class TurnReader:
     """Reads turns over one connection; short-lived, it remembers what it has decoded."""
 
@@ -58,17 +72,11 @@ class TurnReader:
         """The turn in row `seq`; `CorruptRecord` if it is not what was given."""
         cursor = self._connection.cursor()
         cursor.row_factory = sqlite3.Row
-        try:
+        with _damage_as_error(f"row {seq}"):
             row = cursor.execute(TURN, (seq,)).fetchone()
             if row is None:
                 raise CorruptRecord(f"row {seq} has no record")
             return self._decode(row)
-        except (ValueError, TypeError, KeyError, OverflowError, struct.error) as error:
-            raise CorruptRecord(f"row {seq} cannot be decoded: {error}") from error
-        except sqlite3.DatabaseError as error:
-            if type(error) is sqlite3.DatabaseError:  # SQLITE_CORRUPT, SQLITE_NOTADB: the page itself is damaged
-                raise CorruptRecord(f"row {seq} lies on a damaged page: {error}") from error
-            raise
 
     def turns(self, seqs: Iterable[int]) -> list[Turn]:
         """The turns in these rows, damaged ones left out and logged."""
@@ -190,10 +198,11 @@ def read_next_states(connection: sqlite3.Connection, turn_id: str) -> list[tuple
         (need_seq(connection, turn_id),),
     ).fetchall()
     found = []
-    for from_turn, packed, crc in rows:
-        if records.checksum((packed,)) != crc:
-            raise CorruptRecord(f"a next state of turn {turn_id} does not match its checksum")
-        found.append((from_turn, reader.messages(records.unpack_ids(packed))))
+    with _damage_as_error(f"the next states of turn {turn_id}"):
+        for from_turn, packed, crc in rows:
+            if records.checksum((packed,)) != crc:
+                raise CorruptRecord(f"a next state of turn {turn_id} does not match its checksum")
+            found.append((from_turn, reader.messages(records.unpack_ids(packed))))
     return found
 
 
@@ -204,9 +213,10 @@ def read_verdict(connection: sqlite3.Connection, turn_id: str) -> Verdict | None
     if row is None:
         return None
     body, crc = row
-    if records.checksum((body,)) != crc:
-        raise CorruptRecord(f"the verdict on turn {turn_id} does not match its checksum")
-    return records.decode_verdict(body)
+    with _damage_as_error(f"the verdict on turn {turn_id}"):
+        if records.checksum((body,)) != crc:
+            raise CorruptRecord(f"the verdict on turn {turn_id} does not match its checksum")
+        return records.decode_verdict(body)
 
 
 def read_history(connection: sqlite3.Connection, turn_id: str) -> list[Transition]:
@@ -217,11 +227,11 @@ def read_history(connection: sqlite3.Connection, turn_id: str) -> list[Transitio
     moves = connection.execute(
         "SELECT from_state, to_state, at, note FROM transitions WHERE seq = ? ORDER BY transition_id", (seq,)
     ).fetchall()
-    born = TurnState(moves[0][0] if moves else state)
-    return [
-        Transition(None, born, stored_at, ""),
-        *(Transition(TurnState(source), TurnState(target), at, note) for source, target, at, note in moves),
-    ]
+    with _damage_as_error(f"the history of turn {turn_id}"):
+        return [
+            Transition(None, TurnState(moves[0][0] if moves else state), stored_at, ""),
+            *(Transition(TurnState(source), TurnState(target), at, note) for source, target, at, note in moves),
+        ]
 
 
 def read_counts(connection: sqlite3.Connection) -> dict[TurnState, int]:

@@ -127,7 +127,7 @@ def prepare(path: Path) -> None:
             _create_or_check(connection, path)
         finally:
             connection.close()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # damaged names come as undecodable messages
         raise ConfigError(f"{path} cannot be opened as a turn store: {error}") from error
 
 

@@ -58,7 +58,7 @@ class Claim:
 class Store:
     """The store as its callers see it. All methods raise `StoreError` when the disk or a turn does not allow them."""
 
-    def __init__(self, path: Path, lock: ServerLock | None, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, lock: ServerLock | None, clock: leases.Clock) -> None:
         self.path = path
         self._lock = lock
         self._clock = clock
@@ -68,7 +68,7 @@ class Store:
         self._read_connection: sqlite3.Connection | None = None
 
     @classmethod
-    def open(cls, location: str | Path, *, appends: bool = True, clock: Callable[[], float] = time.monotonic) -> Store:
+    def open(cls, location: str | Path, *, appends: bool = True, clock: leases.Clock = time.monotonic) -> Store:
         """Open a store, or create an empty one.
 
         Args:
@@ -139,7 +139,7 @@ class Store:
 
         Turns whose record is damaged are excluded on the way and never handed out.
         """
-        seqs = await self._write(partial(leases.claim, limit=limit, owner=owner, lease_s=lease_s, now=self._clock()))
+        seqs = await self._write(partial(leases.claim, limit=limit, owner=owner, lease_s=lease_s, clock=self._clock))
         claims, damaged = await self._read(partial(_read_claims, seqs=seqs))
         for turn_id, problem in damaged:
             log.error("corrupt turn excluded", extra={"turn_id": turn_id, "problem": problem})
@@ -149,7 +149,7 @@ class Store:
     async def renew(self, turn_ids: Sequence[str], owner: str, lease_s: float) -> None:
         """Hold these turns for `lease_s` more seconds from now; `LeaseLost` if one of them was taken over."""
         await self._write(
-            partial(leases.renew, turn_ids=tuple(turn_ids), owner=owner, lease_s=lease_s, now=self._clock())
+            partial(leases.renew, turn_ids=tuple(turn_ids), owner=owner, lease_s=lease_s, clock=self._clock)
         )
 
     async def release(self, owner: str) -> int:
