@@ -183,12 +183,10 @@ async def process(command: Sequence[str], port: int, log: Path, env: dict[str, s
                 await asyncio.sleep(0.1)
         yield port
     finally:
-        os.killpg(child.pid, signal.SIGTERM)
-        try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(child.pid, number)
+                child.wait(10)
 
 
 def build_model_dir(directory: Path) -> Path:
@@ -297,6 +295,7 @@ async def run_litellm(litellm: str, reply: str, work: Path, seconds: float, ours
     (work / "litellm.json").write_text(json.dumps(config))  # JSON is YAML
     command = [litellm, "--config", str(work / "litellm.json"), "--port", str(proxy_port), "--host", "127.0.0.1"]
     quiet = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1"}
+    quiet["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"  # nor does ours ask for a key here
     async with (
         process(upstream_command(upstream_port, reply), upstream_port, work / "upstream.log"),
         process(command, proxy_port, work / "litellm.log", quiet),

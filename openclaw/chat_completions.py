@@ -75,6 +75,11 @@ class _Job:
         """finish_reason, usage, and what became of the turn."""
         calls_tools = completion.finish_reason == "stop" and self.parser.num_tool_calls > 0
         usage = usage_of(len(self.prompt_ids), len(completion.token_ids))
+        log.debug(
+            "served turn=%s session=%s messages=%d prompt=%d reply=%d finish=%s capture=%s",
+            *(self.turn.turn_id, self.turn.session_id, len(self.request.messages), len(self.prompt_ids)),
+            *(len(completion.token_ids), completion.finish_reason, outcome),
+        )
         note = {"turn": self.turn.turn_id, "capture": outcome}
         return "tool_calls" if calls_tools else completion.finish_reason, usage, note
 
@@ -213,8 +218,9 @@ async def _kept_alive(exchange: Exchange, job: _Job) -> AsyncIterator[None]:
         while True:
             await asyncio.sleep(KEEP_ALIVE_S)
             if exchange.idle_s() >= KEEP_ALIVE_S:
-                await _open(exchange, job)
-                await exchange.push(b": keep-alive\n\n")
+                with contextlib.suppress(ClientGone):  # the reply itself will find out
+                    await _open(exchange, job)
+                    await exchange.push(b": keep-alive\n\n")
 
     task = asyncio.get_running_loop().create_task(comment())
     try:

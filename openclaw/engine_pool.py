@@ -121,6 +121,7 @@ class EnginePool:
                             if delta.finish_reason == "abort":
                                 raise EngineUnavailable("the engine aborted the reply")
                             has_begun = True
+                            member.last_success = time.monotonic()
                             yield delta
             except EngineUnavailable as error:
                 if has_begun:
