@@ -15,7 +15,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig
@@ -58,6 +58,7 @@ class TorchTrainer:
         dtype: of matrix products; `auto` is float32 on the CPU and the model's own on a GPU. Weights, moments
             and log-probs are float32.
         keep_checkpoints: newest checkpoints that `save` leaves.
+        settings: what the loss is offered as `config`; the loss's section by itself unless given.
 
     Attributes:
         step: updates made; also the policy version of the weights.
@@ -77,6 +78,7 @@ class TorchTrainer:
         device: Literal["auto", "cpu", "cuda"] = "auto",
         dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
         keep_checkpoints: int = 3,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         torch.manual_seed(trainer.seed)
         self.step = 0
@@ -84,7 +86,7 @@ class TorchTrainer:
         self._model_dir = Path(model_dir)
         self._config = trainer
         self._loss = loss
-        self._settings = plugin_settings(loss)
+        self._settings = {**plugin_settings(loss), **(settings or {})}
         self._loss_fn = loss_fn
         self._keep = keep_checkpoints
         self._ranks = Ranks(rank, world_size)
@@ -317,6 +319,7 @@ def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> Torc
         device=config.model.device,
         dtype=config.model.dtype,
         keep_checkpoints=config.checkpoint.keep_checkpoints,
+        settings=plugin_settings(config),
     )
 
 
