@@ -44,6 +44,16 @@ def test_links_lead_to_files_and_headings_that_exist(page: str):
             assert anchor in anchors(linked), f"{page}: {target}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_pages_name_exist(page: str):
+    text = (ROOT / page).read_text(encoding="utf-8").partition("<!-- tree")[0]
+    text = re.sub(r"\]\([^)]*\)", "]", text)  # links are relative to their page, and checked above
+    for named in re.findall(
+        r"(?<![\w/.-])((?:tests|slime|openclaw-rl|openclaw-test|benchmarks|docs)/[\w/.-]*\w)", text
+    ):
+        assert (ROOT / named).exists(), f"{page}: {named}"
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors that a Markdown page offers, as forges make them from headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
