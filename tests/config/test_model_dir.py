@@ -58,6 +58,13 @@ def test_nothing_given():
     assert refusal("") == "no model: give --model-path DIR; `openclaw-rl tiny-model DIR` makes a small one in minutes"
 
 
+def test_a_missing_directory():
+    assert (
+        refusal("./none")
+        == "--model-path DIR: no such directory; `openclaw-rl tiny-model DIR` would make a small model there"
+    )
+
+
 def test_a_hub_name_is_not_downloaded():
     assert "a run downloads nothing: `hf download DIR --local-dir DIR` first" in refusal("Qwen/Qwen3-8B")
 

@@ -31,7 +31,7 @@ def check_model_dir(path: str | Path, setting: str = "--model-path") -> Path:
             raise ConfigError(
                 f"{where}: no such directory; a run downloads nothing: `hf download {path} --local-dir DIR` first"
             )
-        raise ConfigError(f"{where}: no such directory")
+        raise ConfigError(f"{where}: no such directory; `openclaw-rl tiny-model {path}` would make a small model there")
     if not model_dir.is_dir():
         raise ConfigError(f"{where}: not a directory; give the directory that holds config.json")
     if not _read_json(model_dir / "config.json", where, "is this a Hugging Face model directory?").get("model_type"):
