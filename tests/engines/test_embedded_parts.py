@@ -13,10 +13,12 @@ from slime.engines.embedded.model import RaggedModel
 from slime.engines.embedded.planning import ChunkBudget, plan_step
 from slime.engines.embedded.sampling import RowSampling, sample, uniform
 from slime.engines.embedded.sequence import Limits, Sequence
+from slime.engines.embedded.shortcuts import take_shortcuts
 from slime.engines.embedded.slots import KVSlots, Slot
 from slime.engines.embedded.text import ReplyText, TextDecoder
 from slime.errors import EngineRejected, WeightsError
 from slime.types import SamplingParams
+from transformers import LlamaConfig, LlamaForCausalLM
 
 # ── sampling ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -328,3 +330,37 @@ def make_probe_slots(model: RaggedModel) -> KVSlots:
         max_length=64,
         budget_bytes=1 << 30,
     )
+
+
+def test_shortcuts_change_nothing_that_is_computed():
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, vocab_size=64
+    )
+    model = LlamaForCausalLM(config).eval()
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+        before = model(ids).logits
+        take_shortcuts(model)
+        assert model.model.layers[: config.num_hidden_layers] is model.model.layers
+        assert len(model.model.layers[:2]) == 2
+        assert torch.allclose(model(ids).logits, before, atol=1e-6)
+
+
+class OddRMSNorm(torch.nn.Module):
+    """A norm of the right name that computes something else (as Gemma's does)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(8))
+        self.variance_epsilon = 1e-6
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(hidden, (8,), 1 + self.weight, self.variance_epsilon)
+
+
+def test_a_norm_that_computes_something_else_is_left_alone():
+    norm = OddRMSNorm()
+    take_shortcuts(torch.nn.Sequential(norm))
+    assert "forward" not in vars(norm)

@@ -253,3 +253,12 @@ def test_models_it_cannot_run_are_named_in_one_line(tmp_path: Path, capsys: pyte
         line = capsys.readouterr().err.strip().splitlines()[-1]
         assert line.startswith("error: ")
         assert reason in line
+
+
+async def test_weights_with_a_manifest_are_served_as_their_version(tmp_path: Path):
+    source = random_model()
+    model = AutoModelForCausalLM.from_pretrained(source)
+    write_weights(model.state_dict(), tmp_path / "seven", version=7, template_dir=source)
+    async with serve(tmp_path / "seven") as engine:
+        answer = await engine.generate(PROMPT, max_new_tokens=2)
+    assert answer["meta_info"]["weight_version"] == "7"

@@ -9,7 +9,7 @@ import sys
 import torch
 import uvicorn
 
-from slime.engines.dialect import version_from_wire
+from slime.engines.dialect import FIRST_VERSION, version_from_wire
 from slime.engines.embedded.server import build_app
 from slime.engines.embedded.service import EngineOptions, EngineService
 from slime.errors import OpenClawError
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         max_context_len=args.context_length,
         kv_cache_bytes=args.kv_cache_bytes,
         num_cached_sessions=args.num_cached_sessions,
-        policy_version=version_from_wire(args.weight_version) if args.weight_version else None,
+        policy_version=version_from_wire(args.weight_version) or None,
         is_incremental=args.incremental_streaming_output,
     )
     try:
@@ -63,7 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--context-length", type=int, default=0, help="longest prompt plus reply; 0 = the model's own limit")
     add("--kv-cache-bytes", type=int, default=0, help="memory for keys and values; 0 = by device")
     add("--num-cached-sessions", type=int, default=defaults.num_cached_sessions, help="finished sequences kept")
-    add("--weight-version", default="", help="policy version of the weights given; the manifest's when empty")
+    add(
+        "--weight-version",
+        default=FIRST_VERSION,
+        help="policy version of the weights given; default: the manifest's, else 0",
+    )
     add("--incremental-streaming-output", action="store_true", help="streams say only what is new")
     add("--num-threads", type=int, default=0, help="threads that one operation may use; 0 = torch's default")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))

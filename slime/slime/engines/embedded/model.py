@@ -17,6 +17,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from slime.engines.embedded.attention import RAGGED, Chunk, RaggedStep
+from slime.engines.embedded.shortcuts import take_shortcuts
 from slime.engines.embedded.slots import KVSlots
 from slime.errors import ConfigError, WeightsError
 
@@ -154,6 +155,7 @@ class RaggedModel:
             with torch.inference_mode():
                 expected = self._forward(input_ids=ids, use_cache=False).logits[0, -2:].float()
             model.set_attn_implementation(RAGGED)
+            take_shortcuts(model)
             found = self.probe(kv)
         except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError) as error:
             raise ConfigError(f"the embedded engine cannot run {name}: {_first_line(error)}") from error
