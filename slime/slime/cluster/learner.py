@@ -17,14 +17,13 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from slime.cluster.children import last_line
-from slime.config import CheckpointConfig, Config
+from slime.config import Config
 from slime.engines.launch import free_port
 from slime.errors import TrainerError
-from slime.plugins.losses import load_loss
 from slime.protocols import Resumed
-from slime.trainers.torch.checkpoint import WEIGHTS_DIR, resumable_checkpoint
+from slime.trainers.torch.checkpoint import WEIGHTS_DIR
 from slime.trainers.torch.ranks import join_ranks
-from slime.trainers.torch.trainer import TorchTrainer
+from slime.trainers.torch.trainer import build_trainer
 from slime.types import Batch, TrainReport
 
 _NICENESS = 10
@@ -40,28 +39,13 @@ class Rank:
         if world_size > 1:
             join_ranks(rank, world_size, address)
         self._checkpoints = config.checkpoint
-        self._trainer = TorchTrainer(
-            config.model.model_path,
-            config.trainer,
-            config.loss,
-            loss_fn=load_loss(config.plugin.custom_loss_function_path),
-            rank=rank,
-            world_size=world_size,
-            device=config.model.device,
-            dtype=config.model.dtype,
-            keep_checkpoints=config.checkpoint.keep_checkpoints,
-        )
+        self._trainer = build_trainer(config, rank=rank, world_size=world_size)
 
     def pid(self) -> int:
         return os.getpid()
 
     def resume(self) -> Resumed:
-        """Load the checkpoint that the settings name, if there is one."""
-        checkpoint = _checkpoint(self._checkpoints)
-        if checkpoint is None:
-            return Resumed(0, {}, None)
-        step = self._trainer.load(checkpoint)
-        return Resumed(step, dict(self._trainer.consumed), checkpoint / WEIGHTS_DIR)
+        return self._trainer.resume(self._checkpoints)
 
     def train(self, batch: Batch) -> TrainReport:
         return self._trainer.train(batch)
@@ -72,15 +56,6 @@ class Rank:
 
 
 RankActor: Any = ray.remote(num_cpus=0)(Rank)
-
-
-def _checkpoint(config: CheckpointConfig) -> Path | None:
-    """The checkpoint to go on from: the one named; by `auto` the newest in save_dir that is whole, if there is any."""
-    if config.resume_from_checkpoint == "none":
-        return None
-    if config.resume_from_checkpoint == "auto":
-        return resumable_checkpoint(config.save_dir)
-    return Path(config.resume_from_checkpoint).resolve()
 
 
 class RankedLearner:

@@ -1,0 +1,204 @@
+"""`make demo`: people with a hidden preference talk to a tiny model until it does what they like.
+
+    tiny model ─▶ training run (engine, server, trainer) ─▶ score before ─▶ people talk, weights change ─▶ score after
+                                                                                 │
+                              live: conversations, verdicts, step, score, version ┘      summary.json, curves.png, table
+
+Ctrl-C, or killing any of it, leaves a state from which the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+from openclaw_test.demo_view import DemoView, draw_curves, print_summary
+from openclaw_test.people import Crowd, Exchange, Person
+from openclaw_test.scores import score_server
+from openclaw_test.tiny_model import build_tiny_model
+from openclaw_test.training_run import TrainingRun
+from rich.console import Console
+from slime.errors import ConfigError
+from slime.monitor import configure_logging
+from slime.store import Store
+from slime.types import Turn, Verdict
+
+RECIPE = (
+    *("--rollout-batch-size", "16", "--max-staleness", "4", "--queue-capacity", "64"),
+    *("--lr", "1e-3", "--weight-decay", "0", "--kl-loss-coef", "0.3", "--kl-loss-type", "full"),
+    *("--baseline", "ema", "--judge", "rule", "--num-judge-workers", "8"),
+    *("--save-interval", "1", "--keep-checkpoints", "3", "--keep-serving"),
+)
+"""Flags of `slime/train.py` for a model of a million parameters; openclaw-test/README.md says how they were found."""
+
+NAMES = ("Ada", "Bo", "Cleo", "Dan")
+RULE = "plain"
+_REFRESH_S = 0.25
+
+
+@dataclass
+class Progress:
+    """What survives a restart of the demo, in `demo.json`."""
+
+    satisfaction_before: dict[str, float] = field(default_factory=dict)
+    accuracy_before: float = -1.0
+    requests: int = 0
+    requests_failed: int = 0
+    talk_seconds: float = 0.0
+    sessions_seed: int = 0
+    first_replies: list[list[float]] = field(default_factory=list)
+    """[version served, 1 if satisfied, 1 if right] of each reply to somebody who has not spoken of style yet."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the demo; exits with 0 when it reached its end, 130 after Ctrl-C."""
+    options = _parse(arguments)
+    configure_logging("warning", options.run_dir / "logs" / "demo.log")
+    try:
+        asyncio.run(_demo(options))
+    except KeyboardInterrupt:
+        Console().print("\nStopped. The same command goes on from here; [bold]--fresh[/bold] begins anew.")
+        raise SystemExit(130) from None
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("openclaw-rl demo", description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--run-dir", type=Path, default=Path("runs/demo"), help="everything the demo writes")
+    parser.add_argument(
+        "--model-dir", type=Path, default=Path("runs/tiny-model"), help="the tiny model; made if absent"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the people and of the trainer")
+    parser.add_argument("--updates", type=int, default=20, help="updates to make, of 16 effective samples each")
+    parser.add_argument("--questions", type=int, default=200, help="held-out problems in each score")
+    parser.add_argument("--fresh", action="store_true", help="begin anew, and delete an earlier run's files")
+    options = parser.parse_args(arguments)
+    options.run_dir = options.run_dir.resolve()
+    if options.fresh and options.run_dir.exists():
+        if not (options.run_dir / "demo.json").exists():
+            raise ConfigError(f"--fresh: {options.run_dir} holds no demo; it is left alone")
+        shutil.rmtree(options.run_dir)
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+async def _demo(options: argparse.Namespace) -> None:
+    began = time.monotonic()
+    run_dir: Path = options.run_dir
+    model_dir = build_tiny_model(options.model_dir)
+    progress = _load(run_dir)
+    flags = [*RECIPE, "--num-rollout", str(options.updates), "--seed", str(options.seed)]
+    console = Console()
+    console.print("Starting the engine, the server and the trainer …")
+    async with (
+        TrainingRun(model_dir, run_dir, flags) as run,
+        AsyncOpenAI(base_url=run.base_url, api_key="local", max_retries=5) as client,
+    ):
+        name = (await client.models.list()).data[0].id
+        if progress.accuracy_before < 0:
+            console.print(f"Scoring the model as it is, on {options.questions} held-out problems …")
+            before = await score_server(client, name, options.questions, seed=1)
+            progress.satisfaction_before, progress.accuracy_before = before.satisfaction, before.accuracy
+            _save(run_dir, progress)
+        await _talk(options, run, client, name, progress)
+        console.print("Scoring the model as it is now …")
+        after = await score_server(client, name, options.questions, seed=1)
+    summary = _summary(options, run, progress, after.satisfaction, after.accuracy)
+    summary["seconds"] = round(progress.talk_seconds + time.monotonic() - began, 1)
+    (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    draw_curves(run_dir / "curves.png", progress.first_replies, run.metrics())
+    print_summary(console, summary, run_dir)
+
+
+async def _talk(
+    options: argparse.Namespace, run: TrainingRun, client: AsyncOpenAI, name: str, progress: Progress
+) -> None:
+    """People talk until the updates are made; everything is shown and counted meanwhile."""
+    progress.sessions_seed += 1
+    seed = 1000 * options.seed + progress.sessions_seed
+    # The people do not retry: a request that fails is counted.
+    crowd = Crowd([Person(who, RULE, seed) for who in NAMES], client.with_options(max_retries=0), name)
+    view = DemoView(options.updates)
+
+    def watch(exchange: Exchange) -> None:
+        progress.requests += 1
+        progress.requests_failed += bool(exchange.error)
+        if exchange.is_unasked and exchange.is_satisfied is not None:
+            row = [float(run.step), float(exchange.is_satisfied), float(bool(exchange.is_right))]
+            progress.first_replies.append(row)
+        view.exchange(exchange)
+
+    began = time.monotonic()
+    async with Store.open(run.buffer_dir, appends=False) as store:
+        with view:
+            talking = asyncio.create_task(crowd.talk(watch))
+            try:
+                while run.step < options.updates:
+                    run.check()
+                    if talking.done():
+                        talking.result()
+                    view.update(run.metrics(), progress.first_replies, await _judged(store))
+                    await asyncio.sleep(_REFRESH_S)
+                crowd.stop()
+                await talking
+            finally:
+                talking.cancel()
+                await asyncio.gather(talking, return_exceptions=True)
+                progress.talk_seconds += time.monotonic() - began
+                _save(run.run_dir, progress)
+                view.update(run.metrics(), progress.first_replies, [])
+
+
+async def _judged(store: Store) -> list[tuple[Turn, Verdict]]:
+    """The newest turns that have a verdict."""
+    turns = await store.recent(12)
+    verdicts = [(turn, await store.verdict(turn.turn_id)) for turn in turns]
+    return [(turn, verdict) for turn, verdict in verdicts if verdict is not None]
+
+
+def _summary(
+    options: argparse.Namespace, run: TrainingRun, progress: Progress, satisfaction: dict[str, float], accuracy: float
+) -> dict[str, Any]:
+    metrics = run.metrics()
+    return {
+        "satisfaction_before": progress.satisfaction_before[RULE],
+        "satisfaction_after": satisfaction[RULE],
+        "accuracy_before": progress.accuracy_before,
+        "accuracy_after": accuracy,
+        "preferences": {
+            rule: {"before": before, "after": satisfaction[rule]}
+            for rule, before in progress.satisfaction_before.items()
+        },
+        "steps": int(metrics[-1]["step"]),
+        "samples": int(sum(entry["train/samples"] for entry in metrics)),
+        "kl": statistics.fmean(entry.get("loss/kl", 0.0) for entry in metrics[-3:]),
+        "requests": progress.requests,
+        "requests_failed": progress.requests_failed,
+        "restarts": run.num_restarts,
+        "held_out_questions": options.questions,
+        "seed": options.seed,
+    }
+
+
+def _load(run_dir: Path) -> Progress:
+    file = run_dir / "demo.json"
+    return Progress(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else Progress()
+
+
+def _save(run_dir: Path, progress: Progress) -> None:
+    partial = run_dir / ".demo.json.partial"
+    partial.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    partial.replace(run_dir / "demo.json")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
