@@ -50,6 +50,7 @@ class Client:
     newest: Node | None = None
     flying: Attempt | None = None
     failed: Attempt | None = None
+    given_up: list[list[Message]] = field(default_factory=list)  # failed requests that it never sent again
 
 
 class Conversations(RuleBasedStateMachine):
@@ -118,7 +119,7 @@ class Conversations(RuleBasedStateMachine):
         if node is None or node.placement.parent_id is None or client.failed is not None:
             return
         parent = next((other for other in client.nodes if other.placement.turn_id == node.placement.parent_id), None)
-        if parent is not None and node.history[:-2] == parent.history:
+        if parent is not None and node.history[:-2] == parent.history and node.history[:-1] not in client.given_up:
             self._send(client, parent, parent.history, node.history[-2], "none")
 
     @precondition(_any_idle)
@@ -206,6 +207,8 @@ class Conversations(RuleBasedStateMachine):
         if parent is not None:
             assert placement.next_state is not None
             assert placement.next_state[-1] == asked
+        if client.failed is not None:
+            client.given_up.append(client.failed.messages)
         client.failed = None
         client.flying = Attempt(placement, parent, messages, asked)
 
