@@ -21,6 +21,8 @@ from slime.engines.scripted import Script, ScriptedCore
 from slime.engines.scripted.server import ScriptedApp
 from slime.store import Store
 
+pytestmark = pytest.mark.slow  # every test starts a process that imports torch
+
 HI = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 30}
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("OPENCLAW_")}
 
@@ -156,7 +158,6 @@ async def test_kill_nine_loses_no_acknowledged_turn(model_dir: Path, tmp_path: P
     assert len(stored) == len(set(stored))
 
 
-@pytest.mark.slow
 async def test_its_own_engine_is_started_restarted_and_ended(tmp_path: Path, repository: Path) -> None:
     sys.path.insert(0, str(repository / "tests" / "engines"))
     from random_model import build_random_model

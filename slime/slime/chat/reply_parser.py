@@ -17,21 +17,15 @@ the model wrote them, and the client finds that they are no JSON.
 from __future__ import annotations
 
 import enum
-import json
-import re
 from collections.abc import Callable
 from typing import Any
+
+from slime.chat.tool_calls import CALL_CLOSE, CALL_HEAD, CALL_OPEN, ObjectScan, overlap, read_call, read_name
 
 Delta = dict[str, Any]
 """A piece of an assistant message as OpenAI streams it: `{"content": "Hel"}`."""
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
-
-# The order in which Qwen writes a call; from here on, what follows are the arguments.
-_CALL_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.S)
-_STRING_END = re.compile(r'["\\]')
-_STRUCTURE = re.compile(r'["{}\[\]]|</tool_call>')
 
 
 class _Mode(enum.Enum):
@@ -73,7 +67,7 @@ class ReplyParser:
         self._mode = _Mode.REASONING if in_reasoning else _Mode.START
         self._rest = ""  # read, and not yet understood
         self._skips_space = in_reasoning  # at the head of reasoning, of content after it, and after a call
-        self._scan = _ObjectScan()
+        self._scan = ObjectScan()
         self._space_before_call = ""  # dropped, unless the call proves malformed
         self._reasoning: list[str] = []
         self._content: list[str] = []
@@ -172,7 +166,7 @@ class ReplyParser:
         if tag:
             self._emit_content(body.rstrip())
             self._space_before_call = body[len(body.rstrip()) :]
-            self._scan = _ObjectScan()
+            self._scan = ObjectScan()
             self._enter(_Mode.CALL, rest, skips_space=False)
             return True
         ready = _safe_length(self._rest, CALL_OPEN)
@@ -181,16 +175,16 @@ class ReplyParser:
         return False
 
     def _step_call(self) -> bool:
-        if self._streams_arguments and (head := _CALL_HEAD.match(self._rest)) and (name := _read_name(head[1])):
+        if self._streams_arguments and (head := CALL_HEAD.match(self._rest)) and (name := read_name(head[1])):
             self._start_call(name)
-            self._scan = _ObjectScan()
+            self._scan = ObjectScan()
             self._enter(_Mode.ARGUMENTS, self._rest[head.end() :], skips_space=False)
             return True
         end = self._scan.find_close(self._rest)
         if end is None:
             return False
         body = self._rest[:end]
-        if (call := _read_call(body)) is None:
+        if (call := read_call(body)) is None:
             self._emit_content(self._space_before_call + CALL_OPEN + body + CALL_CLOSE)
         else:
             self._start_call(call[0])
@@ -231,7 +225,7 @@ class ReplyParser:
 
     def _finish_call(self, body: str) -> None:
         """The reply ended inside a call: a whole one that only lacks its closing tag counts, half a one is text."""
-        if (call := _read_call(body)) is not None:
+        if (call := read_call(body)) is not None:
             self._start_call(call[0])
             self._emit_arguments(call[1])
         else:
@@ -265,118 +259,6 @@ class ReplyParser:
         return out
 
 
-class _ObjectScan:
-    """Finds the end of a JSON object in a text that grows, reading each character once.
-
-    It follows strings and brackets only, so that a tag inside a string is no tag; whether the object is
-    sound is for the JSON parser to say.
-    """
-
-    def __init__(self) -> None:
-        self.num_read = 0
-        self._depth = 0
-        self._in_string = False
-
-    def forget(self, count: int) -> None:
-        """The first `count` characters were taken away from the text."""
-        self.num_read -= count
-
-    def find_end(self, text: str) -> int | None:
-        """Where the object ends (after its last brace), or where a closing tag cuts it short."""
-        return self._advance(text, stops_at_end=True)
-
-    def find_close(self, text: str) -> int | None:
-        """Where the closing tag begins that stands outside any string."""
-        return self._advance(text, stops_at_end=False)
-
-    def _advance(self, text: str, *, stops_at_end: bool) -> int | None:
-        position = self.num_read
-        while True:
-            found = (_STRING_END if self._in_string else _STRUCTURE).search(text, position)
-            if found is None:
-                break
-            position = found.end()
-            if self._in_string and found[0] == "\\":
-                if position == len(text):  # the escaped character has not come yet: read the backslash again
-                    self.num_read = found.start()
-                    return None
-                position += 1
-            elif found[0] == '"':
-                self._in_string = not self._in_string
-            elif found[0] == CALL_CLOSE:
-                return found.start()
-            else:
-                self._depth += 1 if found[0] in "{[" else -1
-                if stops_at_end and self._depth <= 0:
-                    return position
-            self.num_read = position
-        # A tag may be cut in two: keep its beginning for the next look.
-        self.num_read = len(text) if self._in_string else max(position, len(text) - _overlap(text, CALL_CLOSE))
-        return None
-
-
-def _overlap(text: str, tag: str) -> int:
-    """The length of the longest end of `text` that is a beginning of `tag`, the whole tag left aside."""
-    for length in range(min(len(tag) - 1, len(text)), 0, -1):
-        if text.endswith(tag[:length]):
-            return length
-    return 0
-
-
 def _safe_length(text: str, tag: str) -> int:
     """How much of `text` can be neither a beginning of `tag` nor white space in front of it."""
-    return len(text[: len(text) - _overlap(text, tag)].rstrip())
-
-
-def _loads(text: str) -> Any:
-    """JSON as a client's parser will read it: no NaN, no text that is no Unicode. Raises ValueError."""
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not JSON")
-
-    try:
-        value = json.loads(text, strict=False, parse_constant=refuse)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is a UnicodeEncodeError, hence a ValueError
-    return value
-
-
-def _read_name(literal: str) -> str:
-    """The string behind a JSON string literal; empty when it is none."""
-    try:
-        return str(_loads(literal))
-    except ValueError:
-        return ""
-
-
-def _read_call(body: str) -> tuple[str, str] | None:
-    """Name and arguments of a whole call; None when it is malformed.
-
-    Arguments keep the spelling of the model when they stand where Qwen puts them. The last brace, which
-    small models forget, is forgiven.
-    """
-    if head := _CALL_HEAD.match(body):
-        end = _ObjectScan().find_end(body[head.end() :]) or 0
-        arguments, tail = body[head.end() :][:end], body[head.end() :][end:].strip()
-        if tail in ("", "}") and _is_object(arguments) and (name := _read_name(head[1])):
-            return name, arguments
-    try:
-        call = _loads(body)
-    except ValueError:
-        return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
-        return None
-    given = call.get("arguments", call.get("parameters", {}))
-    if isinstance(given, str) and _is_object(given):  # some models write the object as a string
-        return call["name"], given
-    return (call["name"], json.dumps(given, ensure_ascii=False)) if isinstance(given, dict) else None
-
-
-def _is_object(text: str) -> bool:
-    """Whether `text` is a JSON object to the letter, so that it may be sent on as it stands."""
-    try:
-        json.loads(text)  # strict: a raw line break inside a string is refused here, and mended by the caller
-        return isinstance(_loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+    return len(text[: len(text) - overlap(text, tag)].rstrip())
