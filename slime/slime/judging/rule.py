@@ -92,7 +92,9 @@ def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterato
         elif phrases.CLARIFY.search(clause):
             return
         elif _is_ask(clause):
-            if is_open and not _content_words(clause) & topic:
+            if _content_words(clause) & topic:
+                continue  # a question about the reply leaves it open how it was received
+            if is_open:
                 yield Evidence(1, "asks something else", clause)
             return
         elif phrases.DENIAL.search(clause):

@@ -98,6 +98,7 @@ class TurnReader:
         self._trunks[row["seq"]] = Trunk(row["seq"], prompt + row["token_ids"], (*numbers, row["reply_id"]))
 
         body = records.decode_json(row["body"])
+        reply = self._contents[row["reply_id"]][1]
         state = TurnState(row["state"])
         reason = {"reason": row["reason"]} if state is TurnState.EXCLUDED else {}
         return Turn(
@@ -110,12 +111,12 @@ class TurnReader:
             completion=Completion(
                 records.unpack_ids(row["token_ids"]),
                 records.unpack_floats(row["logprobs"]),
-                body["text"],
+                reply["content"] if body["text"] is None else body["text"],
                 body["finish_reason"],
                 tuple(VersionSpan(*span) for span in body["spans"]),
             ),
             sampling=records.decode_sampling(body["sampling"]),
-            reply=self._contents[row["reply_id"]][1],
+            reply=reply,
             tools=tuple(self._contents[row["tools_id"]][1]),
             next_state=None if next_ids is None else self.messages(next_ids),
             state=state,

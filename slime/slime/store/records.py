@@ -144,7 +144,7 @@ def encode_body(turn: Turn) -> bytes:
     completion = turn.completion
     return encode_json(
         {
-            "text": completion.text,
+            "text": None if turn.reply.get("content") == completion.text else completion.text,  # most say it twice
             "finish_reason": completion.finish_reason,
             "spans": [(span.version, span.start, span.end) for span in completion.spans],
             "sampling": _changed_sampling(turn.sampling),

@@ -83,7 +83,8 @@ def append(
         _add_next_state(connection, memory, seq, None, turn.next_state)
     if next_state_of is not None:
         answered, next_state = next_state_of
-        answered_seq = find_seq(connection, answered)
+        trunk = memory.trunks.get(answered)
+        answered_seq = find_seq(connection, answered) if trunk is None else trunk.seq
         if answered_seq is not None:  # its own append may have failed: that loses the earlier turn, not this one
             _attach(connection, memory, answered_seq, answered, turn.turn_id, next_state)
 
@@ -168,7 +169,12 @@ LEASED = (TurnState.CLAIMED, TurnState.JUDGED)
 
 def move(connection: sqlite3.Connection, seq: int, turn_id: str, target: TurnState, note: str) -> None:
     """Make one move of the table and write it down."""
-    source = _state(connection, seq)
+    _write_move(connection, seq, turn_id, _state(connection, seq), target, note)
+
+
+def _write_move(
+    connection: sqlite3.Connection, seq: int, turn_id: str, source: TurnState, target: TurnState, note: str
+) -> None:
     check_move(turn_id, source, target)
     reason = note if target is TurnState.EXCLUDED else ""
     connection.execute("UPDATE turns SET state = ?, reason = ? WHERE seq = ?", (target, reason, seq))
@@ -256,7 +262,7 @@ def _attach(
     _add_next_state(connection, memory, seq, from_turn, next_state)
     state, kind = connection.execute("SELECT state, kind FROM turns WHERE seq = ?", (seq,)).fetchone()
     if state == TurnState.SERVED and TurnKind(kind).is_trainable:
-        move(connection, seq, turn_id, TurnState.READY, from_turn or "")
+        _write_move(connection, seq, turn_id, TurnState.SERVED, TurnState.READY, from_turn or "")
 
 
 def _add_next_state(
