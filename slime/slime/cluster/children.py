@@ -129,14 +129,24 @@ class Child:
         self._deaths: deque[float] = deque(maxlen=MAX_RESTARTS)
 
     async def start(self) -> None:
-        """Returns when it works. Raises EngineUnavailable when it does not come up."""
+        """Returns when it works. Raises EngineUnavailable when it does not come up.
+
+        If what it was to start with changed meanwhile (weights are pruned as newer ones are published), it is
+        started once more with what is true now.
+        """
         began = time.monotonic()
-        self._actor = self._actor_class.remote()
-        try:
-            self.pid = await self._actor.start.remote(*self._arguments())
-            await self._is_up()
-        except RayError as error:
-            raise EngineUnavailable(f"{self.name} does not start: {last_line(error)}") from None
+        while True:
+            arguments = self._arguments()
+            self._actor = self._actor_class.remote()
+            try:
+                self.pid = await self._actor.start.remote(*arguments)
+                await self._is_up()
+                break
+            except (RayError, EngineUnavailable) as error:
+                ray.kill(self._actor)
+                if arguments == self._arguments():
+                    raise EngineUnavailable(f"{self.name} does not start: {last_line(error)}") from None
+                log.warning("%s did not start, trying with newer weights error=%s", self.name, last_line(error))
         log.info("%s ready pid=%d seconds=%.1f", self.name, self.pid, time.monotonic() - began)
 
     async def supervise(self) -> None:

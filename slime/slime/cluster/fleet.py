@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from slime.cluster.children import Child, EngineActor
 from slime.config import EngineConfig, ModelConfig
 from slime.engines.client import HttpEngine
 from slime.engines.launch import free_port
-from slime.errors import EngineError, EngineRejected
+from slime.errors import EngineError, EngineRejected, EngineUnavailable
 
 log = logging.getLogger(__name__)
+
+_POLL_S = 0.2
 
 
 class Fleet:
@@ -52,23 +55,33 @@ class Fleet:
         await asyncio.gather(*(child.start() for child in self.children))
 
     async def publish(self, weights_dir: Path, version: int) -> None:
-        """Have every engine serve these weights; returns when those that are up do.
+        """Have every engine serve these weights; returns when those that are up do, and at least one is.
+
+        While none is up the trainer waits here: it must not run ahead of what is sampled.
 
         Raises:
             EngineRejected: an engine refused the weights and serves the earlier ones; they must not go live anywhere.
+            EngineUnavailable: none came up in the time that starting one may take.
         """
         before, self._published = self._published, (weights_dir, version)
-        outcomes = await asyncio.gather(
-            *(self._catch_up(index) for index in range(len(self.clients))), return_exceptions=True
-        )
-        for url, outcome in zip(self.urls, outcomes, strict=True):
-            if isinstance(outcome, EngineRejected):
-                self._published = before
-                raise outcome
-            if isinstance(outcome, EngineError):  # it is down, and starts again with these weights
-                log.warning("engine missed a publication url=%s version=%d error=%s", url, version, outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
+        deadline = time.monotonic() + self._config.engine_start_timeout_s
+        while True:
+            outcomes = await asyncio.gather(
+                *(self._catch_up(index) for index in range(len(self.clients))), return_exceptions=True
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, EngineRejected):
+                    self._published = before
+                if isinstance(outcome, EngineRejected) or not isinstance(outcome, EngineError | None):
+                    raise outcome
+            missing = [url for url, outcome in zip(self.urls, outcomes, strict=True) if outcome is not None]
+            if len(missing) < len(self.urls):
+                for url in missing:  # it is down, and starts again with these weights
+                    log.warning("engine missed a publication url=%s version=%d", url, version)
+                return
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(f"no engine came up to serve version {version}")
+            await asyncio.sleep(_POLL_S)
 
     async def _catch_up(self, index: int) -> None:
         """Bring one engine to the published version, whatever it serves."""
