@@ -191,6 +191,7 @@ class Conversations(RuleBasedStateMachine):
         stored = {turn.turn_id for turn in self.server.stored}
         for client in self.clients:
             if client.failed is not None and client.failed.placement.turn_id not in stored:
+                client.given_up.append(client.failed.messages)
                 client.failed = None
 
     # ── expectations ─────────────────────────────────────────────────────────────────────────────────────────────────
