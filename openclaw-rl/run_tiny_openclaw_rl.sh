@@ -12,7 +12,7 @@ MODEL_PATH="${MODEL_PATH:-$root/runs/tiny-model}"
 # the words of each, split at blanks and line ends
 read -r -d '' -a CKPT_ARGS <<< "${CKPT_ARGS:---save-interval 1 --save-dir ${CKPT_SAVE_DIR:-$root/runs/tiny-openclaw-rl/checkpoints}}" || true
 read -r -d '' -a ROLLOUT_ARGS <<< "${ROLLOUT_ARGS:---rollout-batch-size 16}" || true
-read -r -d '' -a OPTIMIZER_ARGS <<< "${OPTIMIZER_ARGS:---lr 1e-4 --weight-decay 0}" || true
+read -r -d '' -a OPTIMIZER_ARGS <<< "${OPTIMIZER_ARGS:---lr 5e-4 --weight-decay 0 --kl-loss-coef 0.1 --kl-loss-type full}" || true
 read -r -d '' -a REWARD_ARGS <<< "${REWARD_ARGS:---judge rule}" || true
 read -r -d '' -a LORA_ARGS <<< "${LORA_ARGS:-}" || true
 

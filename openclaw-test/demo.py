@@ -35,7 +35,7 @@ from slime.types import Turn, Verdict
 
 RECIPE = (
     *("--rollout-batch-size", "16", "--max-staleness", "4", "--queue-capacity", "64"),
-    *("--lr", "1e-3", "--weight-decay", "0", "--kl-loss-coef", "0.3", "--kl-loss-type", "full"),
+    *("--lr", "5e-4", "--weight-decay", "0", "--kl-loss-coef", "0.1", "--kl-loss-type", "full"),
     *("--baseline", "ema", "--judge", "rule", "--num-judge-workers", "8"),
     *("--save-interval", "1", "--keep-checkpoints", "3", "--keep-serving"),
 )
