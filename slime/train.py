@@ -27,7 +27,7 @@ from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import Placement, place
 from slime.cluster.session import ray_session
-from slime.config import Config
+from slime.config import Config, PluginConfig
 from slime.config.flags import as_flags
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
@@ -61,8 +61,8 @@ def main() -> int:
     config = load_config(prog=PROG)
     run_dir = config.monitor.run_dir
     try:
-        plan = check(config)
         configure_logging(config.server.log_level, run_dir / "logs" / "training.log")
+        plan = check(config)
         with ray_session(config.cluster, Path.cwd()):
             asyncio.run(_until_signalled(train(config, plan)))
     except OpenClawError as error:
@@ -84,6 +84,12 @@ def check(config: Config) -> Plan:
     """Find what is wrong with the settings before anything is started. Raises ConfigError in one line."""
     check_model_dir(config.model.model_path)
     plugin = config.plugin
+    if config.rollout.num_rollouts_per_prompt > 1:
+        log.warning("num_rollouts_per_prompt is for rollouts that sample groups; a person gets one reply and no group")
+    if config.loss.baseline == "group" and plugin.rollout_function_path == PluginConfig.rollout_function_path:
+        raise ConfigError(
+            "--baseline group compares replies to one prompt, and people get only one: use --baseline ema"
+        )
     load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
     if plugin.custom_generate_function_path:
         raise ConfigError(

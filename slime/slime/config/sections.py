@@ -52,7 +52,6 @@ class ServerConfig:
     api_key: str = option("", "bearer token that clients must send; any is accepted when empty", env=("OPENCLAW_API_KEY",), secret=True)
     enable_rl_intercept: bool = option(False, "capture conversations for training")
     rl_buffer_dir: Path = option(Path("./rl_buffer"), "where captured turns are stored")
-    session_timeout: float = option(3600.0, "seconds without a request after which a session counts as over", gt=0)
     max_concurrent_requests: int = option(512, "requests under way at once; more are refused with 503", ge=1)
     default_max_tokens: int = option(1024, "length limit of a reply when the client names none", ge=1)
     debug: bool = option(False, "log request and reply shapes, never their text", env=("OPENCLAW_DEBUG",))

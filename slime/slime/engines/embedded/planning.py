@@ -10,10 +10,10 @@ from slime.engines.embedded.sequence import Sequence
 from slime.engines.embedded.slots import KVSlots
 
 _STALL_S = 0.05
-"""How long prompts may hold up sequences that are decoding."""
+"""How long prompts may hold up as many sequences that are decoding."""
 
 _STEP_S = 0.2
-"""How long a step may be when nobody is decoding: aborts and pauses wait for its end."""
+"""How long a step may be, whoever waits: aborts and pauses wait for its end too."""
 
 _MIN_PIECE = 64
 """A prompt is not cut into smaller pieces than this: each costs an attention call over all that came before it."""
@@ -29,8 +29,10 @@ class ChunkBudget:
         self._seconds_per_token = seconds_per_token
 
     def num_tokens(self, running: Items[Sequence]) -> int:
-        is_decoding = any(sequence.remaining == 1 for sequence in running)
-        seconds = _STALL_S if is_decoding else _STEP_S
+        num_decoding = sum(sequence.remaining == 1 for sequence in running)
+        num_prompts = len(running) - num_decoding
+        # A stream is held up for longer only by more others than there are streams.
+        seconds = min(_STEP_S, _STALL_S * max(1.0, num_prompts / num_decoding)) if num_decoding else _STEP_S
         return max(_MIN_PIECE, min(8192, int(seconds / self._seconds_per_token)))
 
     def learn(self, num_tokens: int, num_chunk_tokens: int, seconds: float) -> None:
