@@ -120,7 +120,7 @@ def assert_holds(kv: KVSlots, slot: Slot) -> None:
 
 
 def test_slots_keep_what_they_hold_through_any_history():
-    """Random sequences come, share prefixes, grow and go; every slot holds its tokens, busy ones stand in front."""
+    """Random sequences come, share prefixes, grow and go; every slot holds its tokens."""
     rng = random.Random(3)
     kv = make_slots()
     busy: list[tuple[Slot, list[int]]] = []
@@ -147,7 +147,7 @@ def test_slots_keep_what_they_hold_through_any_history():
             if kv.ensure(len(ids)):
                 fill(kv, slot, ids)
         assert kv.num_busy == len(busy)
-        assert {slot.index for slot, _ in busy} == set(range(len(busy)))
+        kv.gather()
         assert [slot.index for slot in kv.slots] == list(range(len(kv.slots)))
         for slot in kv.slots:
             assert_holds(kv, slot)
@@ -171,6 +171,24 @@ def test_a_session_takes_its_own_slot_and_others_keep_theirs():
     assert branch.length == 20, "a short common start is copied"
     kept = [slot for slot in kv.slots if slot.owner is None and slot.length == 100]
     assert [slot.ids for slot in kept] == [first], "and its source stays"
+
+
+def test_scattered_slots_gather_one_at_a_time():
+    kv = make_slots(max_busy=16, num_slots=16)
+    held = []
+    for seed in range(16):
+        slot = kv.acquire([seed] * 5, object(), reuse_limit=0)
+        assert slot is not None
+        fill(kv, slot, [seed] * 5)
+        held.append(slot)
+    for slot in held[1:-1]:
+        kv.release(slot)
+    assert [slot.index for slot in kv.slots if slot.owner] == [0, 15]
+    kv.gather()
+    first, second = (slot for slot in kv.slots if slot.owner)
+    assert second.index - first.index < 4
+    for slot in kv.slots:
+        assert_holds(kv, slot)
 
 
 def test_memory_bounds_slots_times_capacity():
@@ -233,6 +251,8 @@ def test_the_budget_learns_the_price_of_a_prompt_token():
     assert budget.num_tokens(idle) == pytest.approx(1000, rel=0.02)
     decoding = sequences(make_slots(), [(50, 49)])
     assert budget.num_tokens(decoding) == pytest.approx(250, rel=0.02)
+    one_among_many = sequences(make_slots(), [(50, 49), (50, 0), (50, 0)])
+    assert budget.num_tokens(one_among_many) == pytest.approx(500, rel=0.02)
     budget.learn(64, 0, 10.0)
     assert budget.num_tokens(idle) == pytest.approx(1000, rel=0.02), "steps without prompts teach nothing"
 

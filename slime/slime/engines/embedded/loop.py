@@ -242,8 +242,7 @@ class EngineLoop:
             elif sequence.call.stream:
                 self._events.append(Progress(sequence, len(sequence.output_ids), finished=False))
         self.num_generated += len(plan.sampled)
-        # From the last slot down: so the fewest slots have to change places.
-        for sequence, reason in sorted(finished, key=lambda pair: pair[0].slot.index if pair[0].slot else 0)[::-1]:
+        for sequence, reason in finished:
             self._finish(sequence, reason)
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
@@ -300,6 +299,7 @@ class EngineLoop:
             youngest.slot = None
             youngest.restart()
             self.waiting.appendleft(youngest)
+        self.kv.gather()
 
     def _flush_events(self) -> None:
         if self._events:

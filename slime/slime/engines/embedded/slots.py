@@ -1,9 +1,9 @@
 """Where keys and values live: one slot a sequence, and what a finished sequence leaves in its slot is the prefix cache.
 
-A slot holds the keys and values of `length` tokens `ids[:length]` at positions 0..length-1. Busy slots are kept at
-the front, 0..num_busy-1, so that all decoding rows of a step are one contiguous view of the cache; idle slots behind
-them keep what they hold until somebody else needs the room. A new sequence takes over the idle slot that it continues
-(the next turn of a session), or copies the prefix that it shares with any other one (a common system prompt).
+A slot holds the keys and values of `length` tokens `ids[:length]` at positions 0..length-1. A new sequence takes over
+the idle slot that it continues (the next turn of a session), or copies the prefix that it shares with any other (a
+common system prompt) into one that was not needed for long. Busy slots are kept near each other, so that all decoding
+rows of a step are one view of the cache with few gaps; where they got scattered, they change places one at a time.
 """
 
 from __future__ import annotations
@@ -67,11 +67,14 @@ class KVSlots:
             raise ValueError(f"a KV budget of {budget_bytes} bytes holds no sequence of this model")
         self._max_busy, self._max_slots = max_busy, max(num_slots, max_busy)
         self._clock = 0
-        self.num_busy = 0
         self.slots: list[Slot] = []
         self.keys = self.values = torch.empty(0)
         self.capacity = 0
         self._resize(min(_FIRST_CAPACITY, self.max_length))
+
+    @property
+    def num_busy(self) -> int:
+        return sum(slot.owner is not None for slot in self.slots)
 
     @property
     def scratch(self) -> int:
@@ -103,16 +106,12 @@ class KVSlots:
             return None
         donor, shared = self._longest_prefix(ids, reuse_limit)
         slot = donor
-        if slot is None or slot.owner is not None or (slot.length > 2 * shared and len(self.slots) > self.num_busy + 1):
-            # Nothing to continue, or the donor is worth keeping: use the idle slot that was not needed for longest.
-            idle = [candidate for candidate in self.slots[self.num_busy :] if candidate is not donor]
-            slot = min(idle, key=lambda candidate: (candidate.length > 0, candidate.last_used, candidate.index))
+        if slot is None or slot.owner is not None or (slot.length > 2 * shared and len(self.slots) > wanted):
+            # Nothing to continue, or the donor is worth keeping as it is.
+            slot = self._least_needed(donor)
             if donor is not None:
                 self._copy(donor.index, slot.index, shared)
-        slot.length = shared
-        slot.ids, slot.owner = ids, owner
-        self._swap(slot.index, self.num_busy)
-        self.num_busy += 1
+        slot.length, slot.ids, slot.owner = shared, ids, owner
         return slot
 
     def release(self, slot: Slot) -> None:
@@ -121,8 +120,16 @@ class KVSlots:
         self._clock += 1
         slot.last_used = self._clock
         slot.ids = slot.ids[: slot.length]
-        self.num_busy -= 1
-        self._swap(slot.index, self.num_busy)
+
+    def gather(self) -> None:
+        """Where busy slots span more than twice their number, bring one of them nearer to the others."""
+        busy = [slot.index for slot in self.slots if slot.owner is not None]
+        if len(busy) < 2 or busy[-1] + 1 - busy[0] <= 2 * len(busy):
+            return
+        middle = busy[len(busy) // 2]
+        far = busy[0] if middle - busy[0] > busy[-1] - middle else busy[-1]
+        idle = (slot.index for slot in self.slots if slot.owner is None)
+        self._swap(far, min(idle, key=lambda index: abs(index - middle)))
 
     def forget(self, *, idle: bool = True, busy: bool = False) -> None:
         """Drop what idle slots hold; of busy ones too, if asked: they will be computed anew."""
@@ -134,7 +141,16 @@ class KVSlots:
 
     def cached_tokens(self) -> int:
         """Tokens that idle slots hold."""
-        return sum(slot.length for slot in self.slots[self.num_busy :])
+        return sum(slot.length for slot in self.slots if slot.owner is None)
+
+    def _least_needed(self, donor: Slot | None) -> Slot:
+        """An idle slot: of the half that was not needed for longest, the one nearest to the busy ones."""
+        idle = [slot for slot in self.slots if slot.owner is None and slot is not donor]
+        idle.sort(key=lambda slot: (slot.length > 0, slot.last_used, slot.index))
+        busy = [slot.index for slot in self.slots if slot.owner is not None]
+        if not busy:
+            return idle[0]
+        return min(idle[: (len(idle) + 1) // 2], key=lambda slot: max(busy[0] - slot.index, slot.index - busy[-1], 0))
 
     def _longest_prefix(self, ids: list[int], limit: int) -> tuple[Slot | None, int]:
         best: Slot | None = None
@@ -155,8 +171,6 @@ class KVSlots:
             cache[:, target, :, :length] = cache[:, source, :, :length]
 
     def _swap(self, first: int, second: int) -> None:
-        if first == second:
-            return
         a, b = self.slots[first], self.slots[second]
         length = max(a.length, b.length)
         if not a.length or not b.length:
@@ -172,14 +186,16 @@ class KVSlots:
 
     def _resize(self, capacity: int) -> None:
         num_layers, num_kv_heads, head_dim = self._shape
-        kept = self.slots[: max(self.num_busy, self.fits(capacity))]
         num_slots = max(self.num_busy, self.fits(capacity))
+        keep_first = sorted(self.slots, key=lambda slot: (slot.owner is None, -slot.last_used))[:num_slots]
+        kept = sorted(keep_first, key=lambda slot: slot.index)
         shape = (num_layers, num_slots + 1, num_kv_heads, capacity, head_dim)
         keys = _zeros(shape, self._dtype, self._device)
         values = _zeros(shape, self._dtype, self._device)
-        for slot in kept:
-            keys[:, slot.index, :, : slot.length] = self.keys[:, slot.index, :, : slot.length]
-            values[:, slot.index, :, : slot.length] = self.values[:, slot.index, :, : slot.length]
+        for index, slot in enumerate(kept):
+            keys[:, index, :, : slot.length] = self.keys[:, slot.index, :, : slot.length]
+            values[:, index, :, : slot.length] = self.values[:, slot.index, :, : slot.length]
+            slot.index = index
         self.keys, self.values, self.capacity = keys, values, capacity
         self.slots = kept + [Slot(index) for index in range(len(kept), num_slots)]
 
