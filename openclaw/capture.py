@@ -26,7 +26,7 @@ from slime.types import Completion, Message, SamplingParams, Turn, TurnState
 
 from openclaw.api_errors import bad_request
 from openclaw.chat_request import ChatRequest
-from openclaw.conversations import ConversationIndex, IncomingRequest, Placement
+from openclaw.conversations import CAPTURE, ConversationIndex, IncomingRequest, Placement
 from openclaw.exchange import bearer_of
 from openclaw.turn_ids import new_turn_id
 
@@ -285,6 +285,7 @@ class _CapturedTurn:
     def _turn(self, generated: Generated, state: TurnState, reason: str = "") -> Turn:
         placement = self._placement
         details: dict[str, Any] = {**placement.details, "session_source": placement.source}
+        details["source"] = placement.details[CAPTURE]["credential"]  # whose turns share a baseline
         details |= {"reason": reason} if reason else {}
         details |= {"session_done": True} if placement.is_done else {}
         if self._request.template_options:

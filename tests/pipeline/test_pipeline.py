@@ -15,7 +15,7 @@ from slime.pipeline import Pipeline
 from slime.rollout.live import judged_turns, sample_of
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
-from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, VersionSpan
+from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
 NEXT: tuple[Message, ...] = ({"role": "user", "content": "thanks"},)
 
@@ -108,6 +108,13 @@ async def test_every_effective_turn_is_trained_once_and_in_order(store: Store, t
     assert await store.trained_by(1) == ("a", "b")
     assert await store.trained_at("d") == 2
     assert [entry["step"] for entry in read_metrics(tmp_path / "run")] == [1, 2]
+
+
+def test_a_sample_belongs_to_whoever_sent_the_turn():
+    group = sample_of(turn("a", details={"source": "alice"}), Verdict(1.0))
+    assert [sample.source for sample in group.samples] == ["alice"]
+    with pytest.raises(ValueError, match="unjudged"):
+        sample_of(turn("a"), Verdict(None))
 
 
 async def test_what_says_nothing_or_cannot_be_trained_is_excluded_with_its_reason(store: Store, tmp_path: Path):

@@ -56,6 +56,17 @@ async def test_the_next_request_answers_the_turn_before_and_extends_its_ids(star
     assert after.prompt_ids[: len(fed_and_sampled)] == fed_and_sampled
 
 
+async def test_turns_of_one_key_have_one_source_and_the_key_is_not_stored(start: StartRig) -> None:
+    rig = await start(["One.", "Two.", "Three."])
+    for key, text in [("alice", "Hi"), ("alice", "Hello"), ("bob", "Hey")]:
+        await rig.chat(messages=[{"role": "user", "content": text}], headers={"Authorization": f"Bearer {key}"})
+    assert rig.store is not None
+    turns = await rig.store.recent(10)
+    sources = [turn.details["source"] for turn in turns]
+    assert sources[0] == sources[1] != sources[2]
+    assert not [key for key in ("alice", "bob") if key in str([turn.details for turn in turns])]
+
+
 async def test_tool_results_find_their_turn_through_the_ids_of_calls(start: StartRig) -> None:
     rig = await start([CALL, "Done."])
     message = (await rig.chat(tools=TOOLS)).json()["choices"][0]["message"]

@@ -93,7 +93,7 @@ def _why_not(turn: Turn, oldest: int) -> str:
 
 
 def sample_of(turn: Turn, verdict: Verdict) -> SampleGroup:
-    """One judged turn as a group of its own; its source, whose baseline it is compared with, is the client's name.
+    """One judged turn as a group of its own; its source is whoever holds the credential it came with.
 
     Raises:
         ValueError: the verdict has no score.
