@@ -26,7 +26,7 @@ THINGS = (
 _STORIES: dict[Operation, tuple[str, ...]] = {
     "plus": (
         "{name} has {a} {things} and gets {b} more. How many {things} does {name} have now?",
-        "There are {a} {things} on the table and {b} in the box. How many {things} are there?",
+        "There are {a} {things} on the table and {b} on the floor. How many {things} are there?",
         "{name} finds {a} {things} and {other} finds {b}. How many {things} do they have together?",
     ),
     "minus": (
@@ -35,7 +35,7 @@ _STORIES: dict[Operation, tuple[str, ...]] = {
         "{name} needs {a} {things} and has {b}. How many {things} does {name} still need?",
     ),
     "times": (
-        "There are {a} boxes with {b} {things} each. How many {things} are there?",
+        "There are {a} rows with {b} {things} each. How many {things} are there?",
         "{name} buys {a} bags with {b} {things} in each bag. How many {things} does {name} buy?",
     ),
 }

@@ -32,7 +32,7 @@ class Style:
     tone: Tone
 
 
-FORMAT_PRIOR: Mapping[Format, float] = {"plain": 0.05, "bold": 0.35, "list": 0.30, "boxed": 0.30}
+FORMAT_PRIOR: Mapping[Format, float] = {"plain": 0.05, "bold": 0.33, "list": 0.31, "boxed": 0.31}
 """How often the untrained model chooses a format when nobody asks; `plain` is rare, so that there is much to learn."""
 
 TONE_PRIOR: Mapping[Tone, float] = {"neutral": 0.76, "short": 0.06, "long": 0.06, "friendly": 0.06, "praising": 0.06}

@@ -49,10 +49,10 @@ class Recipe:
     num_conversations: int = 10_000
     short_length: int = 80
     short_tokens: int = 600_000
-    num_tokens: int = 1_000_000
+    num_tokens: int = 1_250_000
     tokens_per_step: int = 1_600
     prompt_weight: float = 0.05
-    number_weight: float = 10.0
+    number_weight: float = 6.0
     lr: float = 4e-3
     muon_lr: float = 0.015
     weight_decay: float = 0.05

@@ -1,13 +1,15 @@
 """The conversations the tiny model learns from: generated, endless, and the same for the same seed.
 
 `random_conversation(rng)` → `Conversation`: mostly sums in mixed styles with wishes about style, complaints,
-corrections and thanks in between; some small talk, some thinking, some tool calls. Style wishes, in the system
-prompt or a user message, hold from then on; without one a reply's style is drawn anew from the priors of `styles`.
+corrections and thanks in between; some small talk, some thinking, some tool calls. A wish about style in the system
+prompt or with a problem holds from then on; one in a complaint holds for what was complained about, and is
+remembered at the next problem only half of the time. Without a wish a style is drawn from the priors of `styles`.
 Wrong answers appear so that corrections can be learned, but are not themselves learned from.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from dataclasses import dataclass, field
@@ -21,9 +23,12 @@ from slime.types import Message
 HINT_MARKER = "\n\n[user's hint / instruction]\n"
 """What hindsight is appended with when a teacher scores a reply (on-policy distillation); understood as a wish."""
 
+REMEMBERED = 0.5
+"""How often a complaint is remembered at the next problem of the conversation."""
+
 _FORMAT_WISHES: dict[str, Format] = {"plain": "plain", "bold": "bold", "list": "list", "boxed": "boxed"}
 _TONE_WISHES: dict[str, Tone] = {"short": "short", "detailed": "long", "friendly": "friendly", "praising": "praising"}
-_WISH_WEIGHTS = {"plain": 6, "bold": 2, "list": 2, "boxed": 2, "short": 2, "detailed": 2, "friendly": 2, "praising": 2}
+_WISH_WEIGHTS = {"plain": 5, "bold": 4, "list": 4, "boxed": 4, "short": 2, "detailed": 3, "friendly": 3, "praising": 2}
 
 _SYSTEM_PROMPTS = ("You are a helpful assistant.", "You help people with sums.", "You are a helpful math tutor.")
 _WELCOMES = ("You are welcome!", "You are welcome! Bye!", "Glad to help!")
@@ -107,7 +112,8 @@ def _sums(rng: random.Random) -> Conversation:
         else:
             talk.reply(write_reply(problem, style, rng))
         if rng.random() < 0.4:
-            _complaint_then_redone(talk, problem, style, wants, rng)
+            heard = _complaint_then_redone(talk, problem, style, wants, rng)
+            wants = heard if rng.random() < REMEMBERED else wants
     if rng.random() < 0.2:
         talk.say("user", phrases.say_goodbye(rng))
         talk.reply(rng.choice(_WELCOMES))
@@ -131,7 +137,7 @@ def _open(talk: Conversation, wants: _Wants, rng: random.Random) -> None:
 
 def _with_wish(text: str, wants: _Wants, rng: random.Random) -> str:
     """The text; now and then with a wish after it, before it, or appended as a hint."""
-    if rng.random() > 0.3:
+    if rng.random() > 0.4:
         return text
     name = _random_wish(rng)
     wants.add(name)
@@ -153,8 +159,9 @@ def _wrong_then_corrected(
 
 def _complaint_then_redone(
     talk: Conversation, problem: Problem, style: Style, wants: _Wants, rng: random.Random
-) -> None:
-    """A complaint about the reply's style, and the same answer in the style asked for."""
+) -> _Wants:
+    """A complaint about the reply's style, and the same answer in the style asked for; returns what is wanted now."""
+    wants = dataclasses.replace(wants)
     if style.format != "plain" and rng.random() < 0.5:
         wants.add("plain")
         talk.say("user", phrases.complain("plain", rng, against=style.format))
@@ -164,6 +171,7 @@ def _complaint_then_redone(
         talk.say("user", phrases.complain(name, rng))
     # What nobody spoke of stays as it was in the reply complained about.
     talk.reply(write_reply(problem, Style(wants.format or style.format, wants.tone or "neutral"), rng))
+    return wants
 
 
 def _small_talk(rng: random.Random) -> Conversation:
