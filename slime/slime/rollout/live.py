@@ -80,7 +80,8 @@ async def _judge_one(store: Store, judge: Judge, claim: Claim, owner: str, oldes
     except LeaseLost as error:  # somebody else was quicker; theirs counts
         log.warning("lease lost turn=%s error=%s", turn.turn_id, error)
         return None
-    log.info("turn judged turn=%s score=%s reason=%r", turn.turn_id, verdict.score, verdict.reason)
+    # Not the reason, which may quote the person: that is stored with the verdict.
+    log.info("turn judged turn=%s score=%s judge=%s", turn.turn_id, verdict.score, verdict.judge)
     return (turn, verdict) if verdict.is_effective else None
 
 
