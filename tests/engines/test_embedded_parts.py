@@ -247,14 +247,14 @@ def test_a_row_far_longer_than_the_others_is_taken_out_of_the_batch():
 def test_the_budget_learns_the_price_of_a_prompt_token():
     budget, idle = ChunkBudget(), sequences(make_slots(), [(50, 0)])
     for _ in range(40):
-        budget.learn(500, 500, 500 * 0.0002)
+        budget.learn(500, 500 * 0.0002)
     assert budget.num_tokens(idle) == pytest.approx(1000, rel=0.02)
     decoding = sequences(make_slots(), [(50, 49)])
     assert budget.num_tokens(decoding) == pytest.approx(250, rel=0.02)
     one_among_many = sequences(make_slots(), [(50, 49), (50, 0), (50, 0)])
     assert budget.num_tokens(one_among_many) == pytest.approx(500, rel=0.02)
-    budget.learn(64, 0, 10.0)
-    assert budget.num_tokens(idle) == pytest.approx(1000, rel=0.02), "steps without prompts teach nothing"
+    assert not budget.would_learn(64, 0), "steps without prompts teach nothing"
+    assert budget.would_learn(64, 64)
 
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -209,8 +209,9 @@ class EngineLoop:
 
     def _step(self) -> None:
         self._make_room()
-        started = self._clock()
         plan = plan_step(self.running, self.kv, self._budget.num_tokens(self.running), self.model.device.type)
+        teaches = self._budget.would_learn(len(plan.ids), plan.num_chunk_tokens)
+        started = self._clock() if teaches else 0.0  # the clock is a system call
         logits = self.model.compute(plan.ids, plan.positions, plan.step, plan.keep)
         for sequence, count in plan.computed:
             assert sequence.slot is not None
@@ -219,7 +220,8 @@ class EngineLoop:
         self._sample(plan, logits[: len(plan.sampled)])
         for sequence in plan.scored_out:
             self._finish(sequence, ran_out(0))
-        self._budget.learn(len(plan.ids), plan.num_chunk_tokens, self._clock() - started)
+        if teaches:
+            self._budget.learn(len(plan.ids), self._clock() - started)
         self.num_steps += 1
         self._flush_events()
 

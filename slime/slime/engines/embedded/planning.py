@@ -35,10 +35,14 @@ class ChunkBudget:
         seconds = min(_STEP_S, _STALL_S * max(1.0, num_prompts / num_decoding)) if num_decoding else _STEP_S
         return max(_MIN_PIECE, min(8192, int(seconds / self._seconds_per_token)))
 
-    def learn(self, num_tokens: int, num_chunk_tokens: int, seconds: float) -> None:
-        """Take in what a step took; steps that are mostly decoding say nothing about prompts."""
-        if num_chunk_tokens * 2 >= num_tokens and num_chunk_tokens >= 16:
-            self._seconds_per_token += 0.3 * (seconds / num_tokens - self._seconds_per_token)
+    @staticmethod
+    def would_learn(num_tokens: int, num_chunk_tokens: int) -> bool:
+        """Whether a step says anything about prompts: one that is mostly decoding does not."""
+        return num_chunk_tokens * 2 >= num_tokens and num_chunk_tokens >= 16
+
+    def learn(self, num_tokens: int, seconds: float) -> None:
+        """Take in what a step took."""
+        self._seconds_per_token += 0.3 * (seconds / num_tokens - self._seconds_per_token)
 
 
 @dataclass(slots=True)
