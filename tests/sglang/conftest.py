@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("attached", "conformance", "conformance_models", 
 from rig import Rig, run_rig  # noqa: E402
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     python = ROOT / ".venv-sglang" / "bin" / "python"
     assert (ROOT / ".venv-sglang" / ".stamp").exists(), "the SGLang environment is missing: run `make env-sglang`"
