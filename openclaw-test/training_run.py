@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import sys
 import time
 from pathlib import Path
@@ -17,8 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
-from slime.engines import leash
-from slime.engines.launch import free_port
+from slime.engines.launch import free_port, leashed
 from slime.errors import TrainerError
 from slime.monitor import read_metrics
 
@@ -108,8 +106,7 @@ class TrainingRun:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-S", "-E", leash.__file__, str(os.getpid())),
-                *self._command,
+                *leashed(self._command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,8 +22,7 @@ import ray
 from ray.exceptions import RayError
 
 from slime.config import EngineConfig, ModelConfig
-from slime.engines import leash
-from slime.engines.launch import EngineProcess, start_engine
+from slime.engines.launch import EngineProcess, leashed, start_engine
 from slime.errors import EngineUnavailable
 
 log = logging.getLogger(__name__)
@@ -74,8 +72,7 @@ class CommandHolder:
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         with Path(log_path).open("ab") as output:  # noqa: ASYNC230 - a local file, opened once
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-S", "-E", leash.__file__, str(os.getpid())),
-                *command,
+                *leashed(command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

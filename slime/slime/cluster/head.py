@@ -6,15 +6,13 @@ secret in RAY_AUTH_TOKEN: Ray's control service listens on every interface, and 
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import threading
 
 import ray
 
-_LOOPBACK = "127.0.0.1"
-_LOGICAL_CPUS = 16  # what we place asks for none; this only has to be enough for Ray's own
+from slime.cluster.session import start_local
 
 
 def main(dashboard_port: int) -> None:
@@ -22,16 +20,7 @@ def main(dashboard_port: int) -> None:
     told_to_stop = threading.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: told_to_stop.set())
-    ray.init(
-        address="local",
-        num_cpus=_LOGICAL_CPUS,
-        include_dashboard=True,
-        dashboard_host=_LOOPBACK,
-        dashboard_port=dashboard_port,
-        _node_ip_address=_LOOPBACK,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-    )
+    start_local(include_dashboard=True, dashboard_port=dashboard_port)
     told_to_stop.wait()
     ray.shutdown()
 

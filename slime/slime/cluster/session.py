@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -20,8 +21,8 @@ from slime.errors import ConfigError
 log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
-_LOCAL_CPUS = 16
-"""Logical: actors ask for none, so that a small machine can hold all of them; this only has to be positive."""
+_LOGICAL_CPUS = 16
+"""Actors ask for none, so that a small machine can hold all of them; this only has to be enough for Ray's own."""
 
 
 @contextlib.contextmanager
@@ -45,22 +46,30 @@ def ray_session(cluster: ClusterConfig, working_dir: Path) -> Iterator[None]:
                 "start one with `ray start --head`, or leave --ray-address empty for a local one"
             ) from None
     else:
-        ray.init(
-            address="local",
-            num_cpus=_LOCAL_CPUS,
-            include_dashboard=cluster.dashboard,
-            dashboard_host=_LOOPBACK,
-            _node_ip_address=_LOOPBACK,
-            runtime_env=environment,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-            object_store_memory=_object_store_bytes(),
-        )
+        start_local(runtime_env=environment, include_dashboard=cluster.dashboard)
     log.info("ray ready address=%s working_dir=%s", cluster.ray_address or "local", working_dir)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def start_local(**options: Any) -> None:
+    """Start a cluster on this machine, all of whose sockets that Ray lets us place are on loopback.
+
+    Args:
+        options: further ones of `ray.init`.
+    """
+    ray.init(
+        address="local",
+        num_cpus=_LOGICAL_CPUS,
+        dashboard_host=_LOOPBACK,
+        _node_ip_address=_LOOPBACK,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        object_store_memory=_object_store_bytes(),
+        **options,
+    )
 
 
 def _object_store_bytes() -> int:

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -104,8 +104,7 @@ async def start_engine(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-S", "-E", leash.__file__, str(os.getpid())),
-            *command,
+            *leashed(command),
             *extra_args,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
@@ -202,6 +201,11 @@ def _is_cpu(model: ModelConfig) -> bool:
     if model.device != "auto":
         return model.device == "cpu"
     return not torch.cuda.is_available()
+
+
+def leashed(command: Sequence[str]) -> list[str]:
+    """The command of a process that dies with the thread that starts it."""
+    return [sys.executable, "-S", "-E", leash.__file__, str(os.getpid()), *command]
 
 
 def free_port(host: str = "127.0.0.1") -> int:
