@@ -26,7 +26,7 @@ from slime.trainers.torch.ranks import join_ranks
 from slime.trainers.torch.trainer import build_trainer
 from slime.types import Batch, TrainReport
 
-_NICENESS = 10
+_NICENESS = 19
 """On a machine without GPUs the trainer takes what serving leaves of the cores."""
 
 
