@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import httpx
+import orjson
 import pytest
-from conformance import SETTLE_S, _until_free
+from conformance import LONG, SETTLE_S, _ongoing, _until_free
 from rig import PROMPT, VOCAB_SIZE, Rig, generate_fields
+from slime.engines import dialect
+from slime.engines.client import HttpEngine
 
 
 @pytest.mark.parametrize("token_id", [VOCAB_SIZE, -1, 10**6])
@@ -48,3 +52,16 @@ async def test_leaving_before_an_unstreamed_answer_ends_the_request(rig: Rig):
     started = time.monotonic()
     await _until_free(rig, "gone")
     assert time.monotonic() - started < SETTLE_S / 5
+
+
+async def test_a_swap_without_a_pause_labels_every_token(rig: Rig):
+    """SGLang would wait for what runs; ours goes on under the new weights, with keys and values computed anew."""
+    async with HttpEngine(rig.url, pause_mode=None) as engine:
+        task, _ = await _ongoing(engine, "unpaused", LONG)
+        await engine.update_weights(rig.next_dir, 9)
+        completion = dialect.parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
+        await engine.update_weights(rig.first_dir, 0)
+    assert [span.version for span in completion.spans] == [0, 9]
+    ids, border = [*PROMPT, *completion.token_ids], completion.spans[1].start
+    after = rig.oracle(ids, 9, 1.0)[len(PROMPT) - 1 :][border:]
+    assert list(completion.logprobs[border:]) == pytest.approx(after, abs=rig.tolerance)

@@ -37,7 +37,13 @@ class Fleet:
         ports = [free_port() for _ in gpus]
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
         self.clients = [
-            HttpEngine(url, timeout_s=engine.engine_timeout_s, stall_s=engine.generation_stall_s) for url in self.urls
+            HttpEngine(
+                url,
+                timeout_s=engine.engine_timeout_s,
+                stall_s=engine.generation_stall_s,
+                pause_mode=None if engine.backend == "embedded" else "retract",
+            )
+            for url in self.urls
         ]
         self.children = [
             self._child(index, port, devices, log_dir / f"engine-{index}.log")

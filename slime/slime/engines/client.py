@@ -65,7 +65,7 @@ class HttpEngine:
         stall_s: float = 120.0,
         connect_s: float = 5.0,
         control_s: float = 120.0,
-        pause_mode: PauseMode = "retract",
+        pause_mode: PauseMode | None = "retract",
     ) -> None:
         """
         Args:
@@ -74,7 +74,9 @@ class HttpEngine:
             connect_s: how long a connection may take to open.
             control_s: how long anything else may take: loading weights, pausing, scoring.
             pause_mode: how requests under way wait while weights change. `retract` gives up their keys and values and
-                computes them anew under the new weights; `in_place` keeps the stale ones; `abort` ends them.
+                computes them anew under the new weights; `in_place` keeps the stale ones; `abort` ends them. None
+                leaves it to the engine: ours reads weights beside its requests and retracts them only for the
+                exchange, where a pause would hold them up through the reading; SGLang waits for the last to finish.
         """
         self.base_url = base_url.rstrip("/")
         self._timeout_s = timeout_s
@@ -164,14 +166,20 @@ class HttpEngine:
 
     async def _swap(self, call: dialect.UpdateCall) -> None:
         async with self._swap_lock:
-            try:
-                await self._control("/pause_generation", {"mode": self._pause_mode})
+            if self._pause_mode is None:
                 await self._retried("/update_weights_from_disk", dialect.update_body(call))
-            finally:
-                await self.resume()
+            else:
+                await self._swap_paused(call, self._pause_mode)
             served = await self.version()
         if served != call.version:
             raise EngineError(f"the engine serves version {served} after an update to {call.version}")
+
+    async def _swap_paused(self, call: dialect.UpdateCall, mode: PauseMode) -> None:
+        try:
+            await self._control("/pause_generation", {"mode": mode})
+            await self._retried("/update_weights_from_disk", dialect.update_body(call))
+        finally:
+            await self.resume()
 
     async def resume(self) -> None:
         """Let a paused engine go on; harmless if it is not paused. For one whose publisher died in a swap."""
