@@ -21,7 +21,12 @@ def start(folder: Path, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "openclaw.cli", "demo", "--run-dir", "run", "--questions", "400"]
     with log.open("ab") as output:
         return subprocess.Popen(
-            [*command, "--model-dir", "model", "--updates", str(UPDATES)], cwd=folder, stdout=output, stderr=output
+            [*command, "--model-dir", "model", "--updates", str(UPDATES)],
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+            # Whoever runs the tests in the background has SIGINT ignored, and would hand that down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
 
