@@ -114,7 +114,7 @@ def is_short(text: str) -> bool:
 
 
 def is_detailed(text: str) -> bool:
-    return len(text.split()) >= 20
+    return len(text.split()) >= 22
 
 
 def is_friendly(text: str) -> bool:

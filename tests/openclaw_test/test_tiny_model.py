@@ -1,0 +1,113 @@
+"""The tiny model's tokenizer, chat format and builder; and, once built in full, what it can do."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from openclaw_test import tiny_model
+from openclaw_test.tiny_model import Recipe, build_tiny_model, encode, render
+from openclaw_test.tiny_text import CALCULATOR, Conversation, random_conversation
+from openclaw_test.tiny_tokenizer import CONTROL_TOKENS, MARKER_TOKENS, learn_tokenizer
+from transformers import PreTrainedTokenizerFast
+
+SMALL = Recipe(num_conversations=60, short_tokens=1_000, num_tokens=2_000, tokens_per_step=500, hidden_size=64)
+
+
+@pytest.fixture(scope="module")
+def conversations() -> list[Conversation]:
+    rng = random.Random(0)
+    return [random_conversation(rng) for _ in range(300)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(conversations: list[Conversation]) -> PreTrainedTokenizerFast:
+    return learn_tokenizer(render(learn_tokenizer([]), conversations))
+
+
+@pytest.mark.parametrize(
+    "text", ["Mia has 12 apples.", "naïve café — 漢字 🙂", "\n\n  two  spaces\t", "<think>no</think>"]
+)
+def test_any_text_comes_back_from_its_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_special_tokens_are_as_in_qwen(tokenizer: PreTrainedTokenizerFast) -> None:
+    for token in (*CONTROL_TOKENS, *MARKER_TOKENS):
+        [token_id] = tokenizer(token)["input_ids"]
+        kept = tokenizer.decode([token_id], skip_special_tokens=True)
+        assert kept == ("" if token in CONTROL_TOKENS else token)
+    assert tokenizer("127")["input_ids"] == [tokenizer(digit)["input_ids"][0] for digit in "127"]
+
+
+def test_the_chat_format_renders_every_role(tokenizer: PreTrainedTokenizerFast) -> None:
+    function = {"name": "calculator", "arguments": {"expression": "3 + 4"}}
+    text = tokenizer.apply_chat_template(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "3 and 4?"}]},
+            {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]},
+            {"role": "tool", "content": "7"},
+            {"role": "tool", "content": "seven"},
+            {"role": "assistant", "content": "Just 7.", "reasoning_content": "3 + 4 = 7"},
+        ],
+        tools=[CALCULATOR],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    head, body = text.split("</tool_call><|im_end|>\n", 1)
+    assert head.startswith("<|im_start|>system\nBe brief.\n\n# Tools\n")
+    assert '\n{"type": "function", "function": {"name": "calculator"' in head
+    assert body == (
+        "<|im_start|>user\n3 and 4?<|im_end|>\n"
+        '<|im_start|>assistant\n<tool_call>\n{"name": "calculator", "arguments": {"expression": "3 + 4"}}\n</tool_call>'
+        "<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n7\n</tool_response>\n<tool_response>\nseven\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n3 + 4 = 7\n</think>\n\nJust 7.<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_replies_and_their_stop_tokens_are_learned_and_nothing_else(
+    tokenizer: PreTrainedTokenizerFast, conversations: list[Conversation]
+) -> None:
+    recipe = Recipe(prompt_weight=0.0)
+    for talk, row in zip(conversations, encode(tokenizer, conversations, recipe), strict=True):
+        learned = tokenizer.decode(row.ids[row.weights > 0])
+        replies = [message for message in talk.messages if message["role"] == "assistant"]
+        assert learned.count("<|im_end|>") == sum(talk.is_learned)
+        for message, is_learned in zip(replies, talk.is_learned, strict=True):
+            assert not is_learned or message["content"] in learned
+        assert "<|im_start|>" not in learned
+
+
+def test_builds_once_and_leaves_what_is_not_its_own(tmp_path: Path) -> None:
+    directory = build_tiny_model(tmp_path / "model", seed=1, recipe=SMALL)
+    weights = (directory / "model.safetensors").stat()
+    assert build_tiny_model(directory, seed=1, recipe=SMALL) == directory
+    assert (directory / "model.safetensors").stat().st_mtime_ns == weights.st_mtime_ns
+    build_tiny_model(directory, seed=2, recipe=SMALL)
+    assert (directory / "model.safetensors").stat().st_mtime_ns != weights.st_mtime_ns
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("dear to me")
+    with pytest.raises(FileExistsError, match="choose another directory"):
+        build_tiny_model(tmp_path / "mine", recipe=SMALL)
+
+
+def test_the_same_seed_makes_the_same_model(tmp_path: Path) -> None:
+    first, again = (build_tiny_model(tmp_path / name, seed=1, recipe=SMALL) for name in ("first", "again"))
+    assert (first / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
+    assert (first / "tokenizer.json").read_bytes() == (again / "tokenizer.json").read_bytes()
+
+
+def test_sources_and_seed_make_the_fingerprint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert tiny_model.fingerprint(0) == tiny_model.fingerprint(0) != tiny_model.fingerprint(1)
+    for name in tiny_model._SOURCES:
+        (tmp_path / name).write_bytes((Path(tiny_model.__file__).parent / name).read_bytes())
+    monkeypatch.setattr(tiny_model, "__file__", str(tmp_path / "tiny_model.py"))
+    before = tiny_model.fingerprint(0)
+    (tmp_path / "styles.py").write_text("# changed")
+    assert tiny_model.fingerprint(0) != before
