@@ -110,7 +110,6 @@ class TrainingRun:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is ours; the run is stopped in its own time
             )
         await self._until_ready(log_path)
 

@@ -7,6 +7,7 @@ Anything that goes wrong while a request is served becomes an `ApiError` at the 
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import orjson
@@ -65,9 +66,11 @@ def overloaded(message: str, retry_after_s: float = 1.0) -> ApiError:
     return ApiError(503, message, type=SERVER, code="overloaded", retry_after_s=retry_after_s)
 
 
-def as_api_error(error: Exception) -> ApiError:
+def as_api_error(error: BaseException) -> ApiError:
     """The answer to a request that ended in `error`."""
     match error:
+        case asyncio.CancelledError():  # only a server that waits no longer cancels a request
+            return ApiError(503, "the server is shutting down", type=SERVER, code="shutting_down")
         case ApiError():
             return error
         case RenderError():

@@ -11,6 +11,7 @@ Plain ASGI without a framework: at a thousand requests a second on one core ther
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import time
@@ -70,8 +71,8 @@ class App:
             await self._route(exchange)
         except ClientGone:
             pass
-        except Exception as error:
-            if not isinstance(error, OpenClawError):
+        except (Exception, asyncio.CancelledError) as error:
+            if not isinstance(error, OpenClawError | asyncio.CancelledError):
                 log.exception("request failed path=%s", exchange.path)
             if exchange.is_started:
                 return  # an answer that cannot be finished: the connection is cut

@@ -23,7 +23,7 @@ from slime.chat import ChatFormat, ReplyParser
 from slime.protocols import Delta, GenerateRequest
 from slime.types import Completion, SamplingParams, VersionSpan
 
-from openclaw.api_errors import ApiError, as_api_error, bad_request
+from openclaw.api_errors import as_api_error, bad_request
 from openclaw.capture import Capture, Generated, OpenTurn
 from openclaw.chat_reply import ChatReply, error_event, usage_of
 from openclaw.chat_request import ChatRequest, parse_chat_request
@@ -109,8 +109,8 @@ class ChatCompletions:
             turn.abandon(reason, sent)
             if exchange.is_started and not isinstance(error, ClientGone):
                 log.warning("stream failed turn=%s error=%s", turn.turn_id, reason)
-                await exchange.push(error_event(_stream_error(error).body()))
-            if not exchange.is_started or isinstance(error, asyncio.CancelledError):
+                await exchange.push(error_event(as_api_error(error).body()))
+            elif not exchange.is_started:
                 raise
 
     async def _prepare(self, request: ChatRequest, turn: OpenTurn, num_bytes: int) -> _Job:
@@ -231,10 +231,3 @@ async def _kept_alive(exchange: Exchange, job: _Job) -> AsyncIterator[None]:
 
 def _headers(job: _Job) -> list[tuple[bytes, bytes]]:
     return [(b"x-openclaw-turn", job.turn.turn_id.encode())]
-
-
-def _stream_error(error: BaseException) -> ApiError:
-    if isinstance(error, asyncio.CancelledError):
-        return as_api_error(ApiError(503, "the server is shutting down", type="server_error", code="shutting_down"))
-    assert isinstance(error, Exception)
-    return as_api_error(error)

@@ -31,7 +31,7 @@ from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
 from slime.config.sections import Config, EngineConfig, ServerConfig
 from slime.engines.client import HttpEngine
-from slime.engines.launch import EngineProcess, free_port, start_engine
+from slime.engines.launch import free_port
 from slime.errors import ConfigError, OpenClawError
 from slime.monitor import configure_logging
 from slime.store import Store
@@ -40,8 +40,8 @@ from openclaw.app import App
 from openclaw.capture import Capture, CaptureOff, CaptureOn
 from openclaw.chat_completions import ServedModel
 from openclaw.engine_pool import EnginePool
-from openclaw.engine_supervisor import EngineSupervisor
 from openclaw.exchange import CutStreamFilter
+from openclaw.own_engine import OwnEngine
 
 log = logging.getLogger("openclaw.server")  # __name__ is __main__ here
 
@@ -76,13 +76,14 @@ async def serve(config: Config) -> None:
     model = load_model(config)
     with bind(config.server) as listener:
         capture = open_capture(config.server)
-        supervisor: EngineSupervisor | None = None
+        own_engine: OwnEngine | None = None
         if config.engine.engine_url:
             urls = [url.strip() for url in config.engine.engine_url.split(",") if url.strip()]
         else:
             port = free_port()
             urls = [f"http://127.0.0.1:{port}"]
-            supervisor = EngineSupervisor(lambda: _start(config, port))
+            engine_log = config.server.rl_buffer_dir / "logs" / "engine.log"
+            own_engine = OwnEngine(config.model, config.engine, port, engine_log)
         pool = EnginePool([_client(url, config.engine) for url in urls])
         app = App(
             model,
@@ -95,13 +96,13 @@ async def serve(config: Config) -> None:
             await capture.restore()
             await pool.start()
             gc.freeze()  # modules, tokenizer and template stay; the collector need not walk them again and again
-            await _serve_until_stopped(app, listener, supervisor)
+            await _serve_until_stopped(app, listener, own_engine)
         finally:
             await pool.close()
             await capture.close()
 
 
-async def _serve_until_stopped(app: App, listener: socket.socket, supervisor: EngineSupervisor | None) -> None:
+async def _serve_until_stopped(app: App, listener: socket.socket, own_engine: OwnEngine | None) -> None:
     host, port = listener.getsockname()[:2]
     server = _Server(
         uvicorn.Config(
@@ -122,10 +123,10 @@ async def _serve_until_stopped(app: App, listener: socket.socket, supervisor: En
     logging.getLogger("uvicorn.error").addFilter(CutStreamFilter())
     log.info("serving url=http://%s:%d/v1", host, port)
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    if supervisor is None:
+    if own_engine is None:
         await serving
         return
-    supervising = asyncio.ensure_future(supervisor.run())
+    supervising = asyncio.ensure_future(own_engine.run())
     try:
         await asyncio.wait([serving, supervising], return_when=asyncio.FIRST_COMPLETED)
         if supervising.done():
@@ -139,12 +140,6 @@ async def _serve_until_stopped(app: App, listener: socket.socket, supervisor: En
 
 def _client(url: str, engine: EngineConfig) -> HttpEngine:
     return HttpEngine(url, timeout_s=engine.engine_timeout_s, stall_s=engine.generation_stall_s)
-
-
-async def _start(config: Config, port: int) -> EngineProcess:
-    return await start_engine(
-        config.model, config.engine, log_path=config.server.rl_buffer_dir / "logs" / "engine.log", port=port
-    )
 
 
 class _Server(uvicorn.Server):

@@ -10,6 +10,7 @@ OpenClawError
 │   └── CorruptRecord      what is stored is not what was given; it is never trained
 ├── EngineError            an engine did not do what it was asked
 │   ├── EngineUnavailable  not reachable, or too busy: try again later
+│   │   └── EngineKilled   a signal ended it while it was starting
 │   └── EngineRejected     refused the request: trying again is useless
 ├── WeightsError           weights or a checkpoint that must not be loaded
 └── TrainerError           a trainer that cannot go on
@@ -63,6 +64,10 @@ class EngineUnavailable(EngineError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class EngineKilled(EngineUnavailable):
+    """A signal, not a decision of its own, ended the engine while it was starting: starting it again may succeed."""
 
 
 class EngineRejected(EngineError):

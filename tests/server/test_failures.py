@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from server_rig import Rig, StartRig, until
+from server_rig import Rig, StartRig, listening, until
 from slime.engines.scripted import Fault
 from slime.types import Turn, TurnState
 
@@ -164,6 +164,17 @@ async def test_the_next_state_survives_a_reply_that_fails(start: StartRig) -> No
     assert refused.status_code == 503
     await until(lambda: _is_ready_to_judge(rig))
     assert (await turns(rig))[0].next_state == (thanks,)
+
+
+async def test_a_server_that_stops_waiting_says_so(start: StartRig) -> None:
+    rig = await start(token_delay_s=30)
+    async with httpx.AsyncClient(timeout=20) as http:
+        async with listening(rig.app) as url:
+            running = asyncio.create_task(http.post(f"{url}/v1/chat/completions", json={"messages": [HI]}))
+            await until(lambda: bool(rig.engine._requests))
+        reply = await running
+    assert reply.status_code == 503
+    assert reply.json()["error"]["code"] == "shutting_down"
 
 
 async def test_weights_may_change_while_a_stream_runs(start: StartRig, tmp_path: Any) -> None:

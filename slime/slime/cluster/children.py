@@ -13,21 +13,20 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 
 from slime.config import EngineConfig, ModelConfig
 from slime.engines.launch import EngineProcess, leashed, start_engine
-from slime.errors import EngineUnavailable
+from slime.engines.supervisor import Supervisor
+from slime.errors import EngineKilled, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
-MAX_RESTARTS, RESTART_WINDOW_S = 10, 600.0
 _STOP_S = 40.0
 
 
@@ -77,7 +76,6 @@ class CommandHolder:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **environment},
-                start_new_session=True,
             )
         return self._process.pid
 
@@ -123,10 +121,18 @@ class Child:
         self._arguments = arguments
         self._is_up = is_up
         self._actor: Any = None
-        self._deaths: deque[float] = deque(maxlen=MAX_RESTARTS)
+        self._supervisor = Supervisor(name, self._start_once, self._wait)
 
     async def start(self) -> None:
-        """Returns when it works. Raises EngineUnavailable when it does not come up.
+        """Returns when it works. Raises EngineUnavailable when it does not come up."""
+        await self._supervisor.start()
+
+    async def supervise(self) -> None:
+        """Start it again whenever it dies. Raises EngineUnavailable when that happens too often."""
+        await self._supervisor.supervise()
+
+    async def _start_once(self) -> None:
+        """Start it in a new actor.
 
         If what it was to start with changed meanwhile (weights are pruned as newer ones are published), it is
         started once more with what is true now.
@@ -137,8 +143,11 @@ class Child:
             self._actor = self._actor_class.remote()
             try:
                 self.pid = await self._actor.start.remote(*arguments)
-                await self._is_up()
+                await self._up_or_ended()
                 break
+            except (EngineKilled, ActorDiedError) as error:
+                ray.kill(self._actor)
+                raise EngineKilled(last_line(error)) from None
             except (RayError, EngineUnavailable) as error:
                 ray.kill(self._actor)
                 if arguments == self._arguments():
@@ -146,20 +155,28 @@ class Child:
                 log.warning("%s did not start, trying with newer weights error=%s", self.name, last_line(error))
         log.info("%s ready pid=%d seconds=%.1f", self.name, self.pid, time.monotonic() - began)
 
-    async def supervise(self) -> None:
-        """Start it again whenever it dies. Raises EngineUnavailable when that happens too often."""
-        while True:
-            try:
-                ended = f"status={await self._actor.wait.remote()}"
-            except RayError as error:  # the actor itself was killed, and its process with it
-                ended = f"error={last_line(error)}"
-            log.error("%s died %s, starting it again", self.name, ended)
-            now = time.monotonic()
-            if len(self._deaths) == MAX_RESTARTS and now - self._deaths[0] < RESTART_WINDOW_S:
-                raise EngineUnavailable(f"{self.name} died {MAX_RESTARTS + 1} times in {RESTART_WINDOW_S:g} s")
-            self._deaths.append(now)
-            ray.kill(self._actor)
-            await self.start()
+    async def _up_or_ended(self) -> None:
+        """Returns when it does its work. Raises EngineUnavailable, or EngineKilled, when it ended before."""
+        is_up = asyncio.ensure_future(self._is_up())
+        ended = asyncio.ensure_future(_settled(self._actor.wait.remote()))
+        try:
+            await asyncio.wait([is_up, ended], return_when=asyncio.FIRST_COMPLETED)
+            if is_up.done():
+                return is_up.result()
+            status = ended.result()
+        finally:
+            is_up.cancel()
+            ended.cancel()
+        kind = EngineKilled if status < 0 else EngineUnavailable
+        raise kind(f"{self.name} ended with status {status} while it was starting")
+
+    async def _wait(self) -> str:
+        try:
+            ended = f"status={await self._actor.wait.remote()}"
+        except RayError as error:  # the actor itself was killed, and its process with it
+            ended = f"error={last_line(error)}"
+        ray.kill(self._actor)
+        return ended
 
     async def stop(self) -> None:
         if self._actor is None:

@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from slime.cluster.children import last_line
+from slime.cluster.priority import step_back
 from slime.config import Config
 from slime.engines.launch import free_port
 from slime.errors import TrainerError
@@ -26,16 +27,13 @@ from slime.trainers.torch.ranks import join_ranks
 from slime.trainers.torch.trainer import build_trainer
 from slime.types import Batch, TrainReport
 
-_NICENESS = 19
-"""On a machine without GPUs the trainer takes what serving leaves of the cores."""
-
 
 class Rank:
     """One rank of a trainer, in a process of its own."""
 
     def __init__(self, config: Config, rank: int, world_size: int, address: str) -> None:
         if not config.cluster.train_gpus:
-            os.nice(_NICENESS)
+            step_back()
         if world_size > 1:
             join_ranks(rank, world_size, address)
         self._checkpoints = config.checkpoint

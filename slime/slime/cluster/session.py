@@ -68,6 +68,7 @@ def start_local(**options: Any) -> None:
         log_to_driver=False,
         logging_level=logging.WARNING,
         object_store_memory=_object_store_bytes(),
+        _system_config={"worker_niceness": 0},  # 15 unless told: serving would stand behind everything else
         **options,
     )
 

@@ -26,7 +26,7 @@ from slime.config.sections import EngineConfig, ModelConfig
 from slime.engines import leash
 from slime.engines.client import HttpEngine
 from slime.engines.dialect import version_to_wire
-from slime.errors import EngineError, EngineUnavailable
+from slime.errors import EngineError, EngineKilled, EngineUnavailable
 from slime.weights import MANIFEST_FILE, read_manifest
 
 Backend = Literal["embedded", "sglang", "scripted"]
@@ -96,7 +96,8 @@ async def start_engine(
         extra_args: further flags of that engine.
 
     Raises:
-        EngineUnavailable: it died, or was not ready in `engine.engine_start_timeout_s`; with the end of its log.
+        EngineKilled: a signal ended it before it was ready.
+        EngineUnavailable: it ended by itself, or was not ready in `engine.engine_start_timeout_s`; with its log's end.
     """
     port = port or free_port(host)
     kind = backend or engine.backend
@@ -110,7 +111,6 @@ async def start_engine(
             stdout=log,
             stderr=log,
             env={**os.environ, **_environment(kind, is_cpu=_is_cpu(model), gpus=gpus), **(environment or {})},
-            start_new_session=True,  # Ctrl-C in a terminal is for the owner, who stops the engine in its own time
         )
     started = EngineProcess(f"http://{host}:{port}", process, log_path)
     try:
@@ -132,8 +132,11 @@ async def _wait_until_ready(started: EngineProcess, timeout_s: float) -> None:
             except EngineError as error:
                 reason = str(error)
                 await asyncio.sleep(_POLL_S)
-    if not started.is_alive:
-        reason = f"it ended with status {started.process.returncode}"
+    status = started.process.returncode
+    if status is not None and status < 0:
+        raise EngineKilled(f"the engine was killed by {signal.Signals(-status).name} while it was starting")
+    if status is not None:
+        reason = f"it ended with status {status}"
     raise EngineUnavailable(
         f"the engine did not become ready in {timeout_s:g} s: {reason}; log {started.log_path} ends:\n"
         + _tail(started.log_path)

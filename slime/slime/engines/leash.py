@@ -3,6 +3,9 @@
 An engine that outlives its owner by a crash would keep the port and the memory. Linux offers to kill a process with its
 parent (`prctl`), but only the process itself can ask for it, and SGLang does not: so this asks, then becomes it. Run by
 path and with the standard library alone, it costs some 20 ms. Elsewhere than on Linux it only becomes the command.
+
+It leads a process group of its own: Ctrl-C in a terminal is for the owner, who ends it in its own time. It stays in the
+owner's session, because Linux may share the cores out by session (see `slime.cluster.priority`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ def become(parent_pid: int, command: list[str]) -> None:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
         if os.getppid() != parent_pid:  # it died before the request stood
             sys.exit(1)
+    os.setpgid(0, 0)
     os.execvp(command[0], command)
 
 

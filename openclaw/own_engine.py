@@ -1,0 +1,65 @@
+"""The server's own engine: started in the background with progress in the log, kept running, ended with the server.
+
+Requests that have not begun wait in the engine pool while it starts. A restarted engine serves the model as it was
+given (policy version 0) until somebody publishes newer weights to it; its tokens are labelled so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from slime.config.sections import EngineConfig, ModelConfig
+from slime.engines.launch import EngineProcess, start_engine
+from slime.engines.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_EVERY_S = 5.0
+
+
+class OwnEngine:
+    """Runs one engine on `port`."""
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, port: int, log_path: Path) -> None:
+        self._model = model
+        self._config = config
+        self._port = port
+        self._log_path = log_path
+        self._process: EngineProcess | None = None
+
+    async def run(self) -> None:
+        """Until cancelled. Raises EngineUnavailable when the engine does not start, or dies again and again."""
+        supervisor = Supervisor("engine", self._start, self._wait)
+        try:
+            await supervisor.start()
+            await supervisor.supervise()
+        finally:
+            if self._process is not None:
+                await self._process.stop()
+
+    async def _start(self) -> None:
+        began = time.monotonic()
+        progress = asyncio.create_task(_report_progress())
+        try:
+            started = start_engine(self._model, self._config, log_path=self._log_path, port=self._port)
+            self._process = await started
+        finally:
+            progress.cancel()
+        seconds = time.monotonic() - began
+        log.info("engine ready url=%s pid=%d seconds=%.1f", self._process.url, self._process.pid, seconds)
+
+    async def _wait(self) -> str:
+        assert self._process is not None
+        status = await self._process.wait()
+        await self._process.stop()  # what is left of its process group
+        return f"status={status} log={self._log_path}"
+
+
+async def _report_progress() -> None:
+    began = time.monotonic()
+    while True:
+        await asyncio.sleep(_PROGRESS_EVERY_S)
+        log.info("engine starting seconds=%.0f", time.monotonic() - began)
