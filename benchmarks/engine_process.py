@@ -51,6 +51,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
+KEEPALIVE_S = 2.0
+"""How long the measuring side keeps an idle connection: less than the five seconds of a server under uvicorn."""
+
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
     "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"

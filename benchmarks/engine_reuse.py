@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from engine_process import SHAPES, Served, build_model, engine_process, served
+from engine_process import KEEPALIVE_S, SHAPES, Served, build_model, engine_process, served
 from transformers import AutoTokenizer
 
 NUM_USER, NUM_REPLY = 80, 40  # tokens; a byte is one
@@ -149,7 +149,7 @@ async def compare(servers: dict[str, Served], model_dir: Path, args: argparse.Na
                     if other is not server:
                         others.enter_context(other.stopped())
                 async with aiohttp.ClientSession(
-                    server.url, connector=aiohttp.TCPConnector(limit=0), timeout=timeout
+                    server.url, connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S), timeout=timeout
                 ) as client:
                     is_engine = side == "engine"
                     run = sessions.run_engine(client) if is_engine else sessions.run_peer(client, str(model_dir))

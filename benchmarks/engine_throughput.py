@@ -23,7 +23,7 @@ from typing import Any
 
 import aiohttp
 import torch
-from engine_process import SHAPES, Served, build_model, engine_process
+from engine_process import KEEPALIVE_S, SHAPES, Served, build_model, engine_process
 from transformers import AutoModelForCausalLM
 
 
@@ -77,7 +77,9 @@ async def compare(
     def new_prompts() -> list[list[int]]:
         return [[rng.randrange(config.vocab_size) for _ in range(context)] for _ in range(num_sequences)]
 
-    async with aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(limit=0)) as client:
+    async with aiohttp.ClientSession(
+        server.url, connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+    ) as client:
         # Warm up, the engine long enough to have used its slots: fresh memory is dear in a virtual machine.
         for _ in range(min(8, 128 // num_sequences)):
             await engine_round(client, new_prompts(), 2)
