@@ -78,7 +78,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--model-dir", type=Path, default=Path("runs/tiny-model"), help="the tiny model; made if absent"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the people and of the trainer")
-    parser.add_argument("--updates", type=int, default=22, help="updates to make, of 16 effective samples each")
+    parser.add_argument("--updates", type=int, default=24, help="updates to make, of 16 effective samples each")
     parser.add_argument("--questions", type=int, default=200, help="held-out problems in each score")
     parser.add_argument("--fresh", action="store_true", help="begin anew, and delete an earlier run's files")
     options = parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 `write_reply(problem, style, rng)` makes the texts the tiny model learns from; `RULES` are the preferences of
 the simulated people, each a plain test on the reply's text that knows nothing of how it was made.
 
-The format shows in the first words of a reply (after a friendly or praising opener), and the number that is the
+The format shows in the first words of a reply (after an opener, in some tones), and the number that is the
 answer is the last one, so that `problems.final_answer` can read any style.
 """
 
@@ -32,7 +32,7 @@ class Style:
     tone: Tone
 
 
-FORMAT_PRIOR: Mapping[Format, float] = {"plain": 0.05, "bold": 0.33, "list": 0.31, "boxed": 0.31}
+FORMAT_PRIOR: Mapping[Format, float] = {"plain": 0.06, "bold": 0.34, "list": 0.30, "boxed": 0.30}
 """How often the untrained model chooses a format when nobody asks; `plain` is rare, so that there is much to learn."""
 
 TONE_PRIOR: Mapping[Tone, float] = {"neutral": 0.76, "short": 0.06, "long": 0.06, "friendly": 0.06, "praising": 0.06}
@@ -70,6 +70,7 @@ _EXPLANATIONS = {
     "minus": "We start with {a} {things} and take {b} of them away, and counting the rest of them gives {n}.",
     "times": "We have {a} groups with {b} {things} in each of them, and counting all of them together gives {n}.",
 }
+_PATIENT = "Let us see."
 _FRIENDLY = ("Happy to help!", "Of course, my friend!", "Sure, with pleasure!")
 _PRAISING = ("Great question!", "Well done for asking!", "You are doing great!")
 
@@ -83,7 +84,7 @@ def write_reply(problem: Problem, style: Style, rng: random.Random) -> str:
     gap = "\n" if style.format == "list" else " "
     match style.tone:
         case "long":
-            return f"{text}{gap}{_EXPLANATIONS[problem.operation].format(**values)}"
+            return f"{_PATIENT}{gap}{text}{gap}{_EXPLANATIONS[problem.operation].format(**values)}"
         case "friendly":
             return f"{rng.choice(_FRIENDLY)}{gap}{text}"
         case "praising":

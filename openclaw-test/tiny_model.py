@@ -46,10 +46,10 @@ class Recipe:
         number_weight: loss weight where a number is about to be said: few tokens, and the hardest.
     """
 
-    num_conversations: int = 10_000
+    num_conversations: int = 13_000
     short_length: int = 80
     short_tokens: int = 600_000
-    num_tokens: int = 1_250_000
+    num_tokens: int = 1_550_000
     tokens_per_step: int = 1_600
     prompt_weight: float = 0.05
     number_weight: float = 6.0

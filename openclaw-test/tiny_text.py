@@ -28,7 +28,7 @@ REMEMBERED = 0.5
 
 _FORMAT_WISHES: dict[str, Format] = {"plain": "plain", "bold": "bold", "list": "list", "boxed": "boxed"}
 _TONE_WISHES: dict[str, Tone] = {"short": "short", "detailed": "long", "friendly": "friendly", "praising": "praising"}
-_WISH_WEIGHTS = {"plain": 5, "bold": 4, "list": 4, "boxed": 4, "short": 2, "detailed": 3, "friendly": 3, "praising": 2}
+_WISH_WEIGHTS = {"plain": 5, "bold": 4, "list": 4, "boxed": 4, "short": 3, "detailed": 3, "friendly": 3, "praising": 3}
 
 _SYSTEM_PROMPTS = ("You are a helpful assistant.", "You help people with sums.", "You are a helpful math tutor.")
 _WELCOMES = ("You are welcome!", "You are welcome! Bye!", "Glad to help!")
@@ -123,10 +123,10 @@ def _sums(rng: random.Random) -> Conversation:
 def _open(talk: Conversation, wants: _Wants, rng: random.Random) -> None:
     """No system prompt, a neutral one, or one with wishes."""
     chance = rng.random()
-    if chance < 0.5:
+    if chance < 0.45:
         return
-    parts = [rng.choice(_SYSTEM_PROMPTS)] if chance < 0.9 else []
-    if chance >= 0.75:
+    parts = [rng.choice(_SYSTEM_PROMPTS)] if chance < 0.85 else []
+    if chance >= 0.65:
         for _ in range(rng.choice((1, 1, 2))):
             name = _random_wish(rng)
             if (wants.format if name in _FORMAT_WISHES else wants.tone) is None:
@@ -137,7 +137,7 @@ def _open(talk: Conversation, wants: _Wants, rng: random.Random) -> None:
 
 def _with_wish(text: str, wants: _Wants, rng: random.Random) -> str:
     """The text; now and then with a wish after it, before it, or appended as a hint."""
-    if rng.random() > 0.4:
+    if rng.random() > 0.55:
         return text
     name = _random_wish(rng)
     wants.add(name)

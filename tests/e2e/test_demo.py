@@ -14,7 +14,7 @@ from slime.monitor import read_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-UPDATES = 22
+UPDATES = 24
 
 
 def start(folder: Path, log: Path) -> subprocess.Popen[bytes]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from openclaw_test import tiny_model
+import torch
+from openclaw_test import phrases, tiny_model
+from openclaw_test.problems import random_problem
+from openclaw_test.scores import sample_replies, score_model, score_replies
+from openclaw_test.styles import RULES, has_bold, has_box, has_numbered_list
 from openclaw_test.tiny_model import Recipe, build_tiny_model, encode, render
 from openclaw_test.tiny_text import CALCULATOR, Conversation, random_conversation
 from openclaw_test.tiny_tokenizer import CONTROL_TOKENS, MARKER_TOKENS, learn_tokenizer
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 SMALL = Recipe(num_conversations=60, short_tokens=1_000, num_tokens=2_000, tokens_per_step=500, hidden_size=64)
 
@@ -111,3 +118,35 @@ def test_sources_and_seed_make_the_fingerprint(monkeypatch: pytest.MonkeyPatch, 
     before = tiny_model.fingerprint(0)
     (tmp_path / "styles.py").write_text("# changed")
     assert tiny_model.fingerprint(0) != before
+
+
+@pytest.mark.slow
+def test_what_the_whole_model_can_do(tmp_path: Path) -> None:
+    """It answers sums, hardly ever plainly by itself, and does what it is told about style, whoever tells it."""
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    command = [sys.executable, "-m", "openclaw.cli", "tiny-model", str(tmp_path / "model")]
+    subprocess.run(command, check=True, timeout=1500, env=environment, capture_output=True)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+
+    unasked = score_model(model, tokenizer, num_replies=400)
+    assert unasked.accuracy >= 0.93
+    assert 0.01 <= unasked.satisfaction["plain"] <= 0.1
+
+    is_kept = {"bold": has_bold, "list": has_numbered_list, "boxed": has_box}
+    rng = random.Random(0)
+    torch.manual_seed(0)
+    for name in phrases.WISHES:
+        problems = [random_problem(rng, "held_out") for _ in range(200)]
+        talks = []
+        for index, problem in enumerate(problems):
+            wish = phrases.wish(name, rng)
+            if index % 2:
+                talks.append([{"role": "user", "content": f"{problem.text} {wish}"}])
+            else:
+                system = {"role": "system", "content": f"You are a helpful assistant. {wish}"}
+                talks.append([system, {"role": "user", "content": problem.text}])
+        replies = sample_replies(model, tokenizer, talks)
+        rule = is_kept.get(name) or RULES[name]
+        assert sum(map(rule, replies)) / len(replies) >= 0.92, name
+        assert score_replies(problems, replies).accuracy >= 0.9, name
