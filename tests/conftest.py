@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,13 @@ def shared_dir() -> Path:
             pytest.fail(absent)
         pytest.skip(absent)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole tiny model, built once for all tests that need one which can do something; minutes."""
+    directory = tmp_path_factory.mktemp("tiny") / "model"
+    command = [sys.executable, "-m", "openclaw.cli", "tiny-model", str(directory)]
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    subprocess.run(command, check=True, timeout=1500, env=environment, capture_output=True)
+    return directory

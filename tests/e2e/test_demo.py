@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from slime.monitor import read_metrics
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 UPDATES = 24
 
 
-def start(folder: Path, log: Path) -> subprocess.Popen[bytes]:
+def start(folder: Path, log: Path, model_dir: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "openclaw.cli", "demo", "--run-dir", "run", "--questions", "400"]
     with log.open("ab") as output:
         return subprocess.Popen(
-            [*command, "--model-dir", "model", "--updates", str(UPDATES)],
+            [*command, "--model-dir", str(model_dir), "--updates", str(UPDATES)],
             cwd=folder,
             stdout=output,
             stderr=output,
@@ -30,9 +30,9 @@ def start(folder: Path, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def test_the_demo_teaches_what_people_want_and_goes_on_after_an_interruption(tmp_path: Path):
+def test_the_demo_teaches_what_people_want_and_goes_on_after_an_interruption(tmp_path: Path, tiny_model_dir: Path):
     log = tmp_path / "demo.log"
-    demo = start(tmp_path, log)
+    demo = start(tmp_path, log, tiny_model_dir)
     try:
         deadline = time.monotonic() + 900
         while not (steps := [entry["step"] for entry in read_metrics(tmp_path / "run")]) or steps[-1] < 4:
@@ -42,7 +42,7 @@ def test_the_demo_teaches_what_people_want_and_goes_on_after_an_interruption(tmp
         demo.send_signal(signal.SIGINT)
         assert demo.wait(timeout=120) == 130
         interrupted_at = read_metrics(tmp_path / "run")[-1]["step"]
-        demo = start(tmp_path, log)
+        demo = start(tmp_path, log, tiny_model_dir)
         assert demo.wait(timeout=600) == 0, log.read_text(encoding="utf-8")
     finally:
         demo.kill()

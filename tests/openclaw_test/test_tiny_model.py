@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -121,13 +118,11 @@ def test_sources_and_seed_make_the_fingerprint(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.slow
-def test_what_the_whole_model_can_do(tmp_path: Path) -> None:
+@pytest.mark.timeout(1800)
+def test_what_the_whole_model_can_do(tiny_model_dir: Path) -> None:
     """It answers sums, hardly ever plainly by itself, and does what it is told about style, whoever tells it."""
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    command = [sys.executable, "-m", "openclaw.cli", "tiny-model", str(tmp_path / "model")]
-    subprocess.run(command, check=True, timeout=1500, env=environment, capture_output=True)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model_dir)
 
     unasked = score_model(model, tokenizer, num_replies=400)
     assert unasked.accuracy >= 0.93
