@@ -67,6 +67,8 @@ register_field("loss_mask", level="token", dtype="bool", fill=0, meaning="1 wher
 register_field("rollout_logprobs", level="token", meaning="log-prob when it was sampled, as the engine gave it")
 register_field("policy_versions", level="token", dtype="int64", fill=-1, meaning="weights version that sampled it")
 register_field("teacher_logprobs", level="token", meaning="log-prob under the hint-augmented prompt")
+register_field("has_teacher", level="token", dtype="bool", fill=0, meaning="1 where teacher_logprobs were measured")
+register_field("has_reward", level="token", dtype="bool", fill=1, meaning="0 where its turn has a hint and no score")
 register_field("turn_index", level="token", dtype="int64", fill=-1, meaning="which of the sample's turns sampled it")
 register_field("rewards", level="token", meaning="score of its turn; the sample's reward where turns have none")
 register_field("advantages", level="token", meaning="made from rewards by the trainer, unless a sample brings its own")

@@ -197,6 +197,7 @@ class Verdict:
         score: −1, 0 or 1 (a plug-in may give any finite number); None = unjudged, which is no score at all.
         votes: one entry a vote; None where that vote failed.
         agreement: share of the valid votes that agree with the score, 0..1.
+        hint: what the reply should have heeded, read from its next state; with it a teacher can score the reply.
         reason: why the score is what it is, or why there is none; for people.
     """
 
@@ -218,8 +219,8 @@ class Verdict:
 
     @property
     def is_effective(self) -> bool:
-        """Whether the verdict says anything: a judged turn with a score other than zero."""
-        return self.score is not None and self.score != 0.0
+        """Whether the verdict says anything: a score other than zero, or a hint."""
+        return bool(self.score) or self.hint is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,8 @@ def _sample(chain: Sequence[ScoredTurn], source: str) -> Sample:
     )
 
 
-def _fill(name: str) -> float | int:
+def _fill(name: str) -> float | int | tuple[()]:
     declared = declaration(name)
+    if declared.level == "token_k":
+        return ()
     return declared.fill if declared.dtype == "float32" else int(declared.fill)
