@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slime.weights
+import slime.weights.directories
 import torch
 from safetensors.torch import save_file
 from slime.trainers.torch.checkpoint import (
@@ -23,7 +23,7 @@ from slime.trainers.torch.checkpoint import (
 )
 from slime.weights import read_weights
 
-CHANGES = [(slime.weights, "_fsync"), (Path, "rename"), (Path, "symlink_to"), (os, "replace"), (shutil, "rmtree")]
+CHANGES = [(slime.weights.directories, "_fsync"), (Path, "rename"), (Path, "symlink_to"), (os, "replace"), (shutil, "rmtree")]
 
 
 @pytest.fixture

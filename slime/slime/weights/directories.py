@@ -54,11 +54,15 @@ class Manifest:
     Attributes:
         version: the policy version the files make up; 0 is the model as the user gave it.
         files: by path relative to the directory, `/` between its parts; empty for a directory without a manifest.
+        adapter: whose adapter it is, e.g. `policy`; empty for anything but an adapter.
+        base: fingerprint of the weights that an adapter was trained on.
     """
 
     version: int
     files: Mapping[str, FileRecord]
     format: int = FORMAT
+    adapter: str = ""
+    base: str = ""
 
 
 def write_weights(
@@ -94,7 +98,7 @@ def verify_weights(weights_dir: str | Path) -> Manifest:
         WeightsError: names the directory, the file, and what is wrong with it.
     """
     weights_dir = Path(weights_dir)
-    _require_model_files(weights_dir)
+    require_model_files(weights_dir)
     if not (weights_dir / MANIFEST_FILE).is_file():
         return Manifest(version=0, files={})
     manifest = verify_manifest(weights_dir)
@@ -106,9 +110,9 @@ def verify_weights(weights_dir: str | Path) -> Manifest:
 def read_weights(weights_dir: str | Path) -> dict[str, Tensor]:
     """All tensors of a model directory, on the CPU, by the names they have in its files. Hashes are not checked."""
     weights_dir = Path(weights_dir)
-    _require_model_files(weights_dir)
+    require_model_files(weights_dir)
     tensors: dict[str, Tensor] = {}
-    for file in _weight_files(weights_dir):
+    for file in weight_files(weights_dir):
         tensors.update(read_tensors(file))
     return tensors
 
@@ -147,10 +151,10 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def write_manifest(directory: Path, version: int) -> Manifest:
+def write_manifest(directory: Path, version: int, *, adapter: str = "", base: str = "") -> Manifest:
     """Write `manifest.json` over everything that lies in the directory now; files are hashed as read back."""
     files = {name: _record(directory / name) for name in _files_below(directory)}
-    manifest = Manifest(version=version, files=files)
+    manifest = Manifest(version=version, files=files, adapter=adapter, base=base)
     (directory / MANIFEST_FILE).write_text(json.dumps(asdict(manifest), indent=1), encoding="utf-8")
     return manifest
 
@@ -180,7 +184,13 @@ def read_manifest(directory: Path) -> Manifest:
         files = {
             name: FileRecord(int(entry["bytes"]), str(entry["blake2b"])) for name, entry in content["files"].items()
         }
-        manifest = Manifest(version=int(content["version"]), files=files, format=int(content["format"]))
+        manifest = Manifest(
+            version=int(content["version"]),
+            files=files,
+            format=int(content["format"]),
+            adapter=str(content.get("adapter", "")),
+            base=str(content.get("base", "")),
+        )
     except FileNotFoundError:
         raise WeightsError(f"{directory}: no {MANIFEST_FILE}: it was not written to its end") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -220,9 +230,9 @@ def _guard(state_dict: Mapping[str, Tensor], template_dir: Path) -> dict[str, Te
 
 def _tensor_shapes(model_dir: Path) -> dict[str, tuple[tuple[int, ...], bool]]:
     """Shape, and whether it is floating, of each tensor in a model directory; only headers are read."""
-    _require_model_files(model_dir)
+    require_model_files(model_dir)
     shapes: dict[str, tuple[tuple[int, ...], bool]] = {}
-    for file in _weight_files(model_dir):
+    for file in weight_files(model_dir):
         try:
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (not a mapping: it has no other way to list them)
@@ -233,7 +243,7 @@ def _tensor_shapes(model_dir: Path) -> dict[str, tuple[tuple[int, ...], bool]]:
     return shapes
 
 
-def _weight_files(model_dir: Path) -> list[Path]:
+def weight_files(model_dir: Path) -> list[Path]:
     """The safetensors files that make up a model: one, or the shards that its index names."""
     if (model_dir / WEIGHTS_FILE).is_file():
         return [model_dir / WEIGHTS_FILE]
@@ -250,7 +260,7 @@ def _weight_files(model_dir: Path) -> list[Path]:
     return files
 
 
-def _require_model_files(model_dir: Path) -> None:
+def require_model_files(model_dir: Path) -> None:
     """A `WeightsError` that says in one line what a model directory lacks."""
     if not model_dir.is_dir():
         raise WeightsError(f"{model_dir}: " + ("not a directory" if model_dir.exists() else "no such directory"))

@@ -1,0 +1,51 @@
+"""Weights on disk: whole models (`directories`) and LoRA adapters (`adapters`)."""
+
+from slime.weights.adapters import (
+    ADAPTER_FILE,
+    Adapter,
+    LoraShape,
+    fingerprint,
+    is_adapter,
+    merge_adapter,
+    read_adapter,
+    verify_adapter,
+    write_adapter,
+)
+from slime.weights.directories import (
+    MANIFEST_FILE,
+    WEIGHTS_FILE,
+    FileRecord,
+    Manifest,
+    atomic_directory,
+    read_manifest,
+    read_tensors,
+    read_weights,
+    verify_manifest,
+    verify_weights,
+    write_manifest,
+    write_weights,
+)
+
+__all__ = [
+    "ADAPTER_FILE",
+    "MANIFEST_FILE",
+    "WEIGHTS_FILE",
+    "Adapter",
+    "FileRecord",
+    "LoraShape",
+    "Manifest",
+    "atomic_directory",
+    "fingerprint",
+    "is_adapter",
+    "merge_adapter",
+    "read_adapter",
+    "read_manifest",
+    "read_tensors",
+    "read_weights",
+    "verify_adapter",
+    "verify_manifest",
+    "verify_weights",
+    "write_adapter",
+    "write_manifest",
+    "write_weights",
+]
