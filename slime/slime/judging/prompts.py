@@ -59,6 +59,17 @@ _SCORES = {"1": 1.0, "+1": 1.0, "0": 0.0, "-1": -1.0, "−1": -1.0}
 
 def judge_messages(turn: Turn, nonce: str) -> list[Message]:
     """The chat that asks for one vote on `turn`; `nonce` must be new and random for every prompt."""
+    return [
+        {"role": "system", "content": INSTRUCTIONS.format(nonce=nonce)},
+        {
+            "role": "user",
+            "content": f"{shown_parts(turn, nonce)}\n\nHow was the reply received? Reasons, then the score in a box.",
+        },
+    ]
+
+
+def shown_parts(turn: Turn, nonce: str) -> str:
+    """Request, reply and next state as material to be assessed: between marks with the nonce, defused and cut."""
     conversation = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
     earlier = turn.messages if not conversation else conversation[-REQUEST_MESSAGES:]
     parts = (
@@ -66,14 +77,10 @@ def judge_messages(turn: Turn, nonce: str) -> list[Message]:
         ("REPLY", describe([turn.reply]), REPLY_CHARS),
         ("NEXT STATE", describe(turn.next_state or ()), NEXT_STATE_CHARS),
     )
-    shown = "\n\n".join(
+    return "\n\n".join(
         f"[{name} {nonce}]\n{defuse(shorten(text, limit), nonce)}\n[END OF {name} {nonce}]"
         for name, text, limit in parts
     )
-    return [
-        {"role": "system", "content": INSTRUCTIONS.format(nonce=nonce)},
-        {"role": "user", "content": f"{shown}\n\nHow was the reply received? Reasons, then the score in a box."},
-    ]
 
 
 def read_score(answer: str) -> float | None:
