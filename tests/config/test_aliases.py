@@ -110,7 +110,7 @@ def test_what_is_so_in_any_case_passes_with_a_notice():
 
 
 @pytest.mark.parametrize(
-    "flag", ["--use-lora", "--lora-rank", "--offload-optimizer-state", "--max-turns", "--parallel-envs"]
+    "flag", ["--offload-optimizer-state", "--max-turns", "--parallel-envs"]
 )
 def test_flags_of_later_features_are_refused(flag):
     with pytest.raises(ConfigError, match=f"^{flag}: .*not built yet"):
@@ -126,14 +126,14 @@ def test_batch_variables_multiply():
         resolve([], {"BATCH_SIZE": "big"})
 
 
-@pytest.mark.parametrize("name", ["USE_LORA", "LORA_RANK", "VALUE_CLIP", "DATA_PATH", "ENV_TYPE", "PARALLEL_ENVS"])
+@pytest.mark.parametrize("name", ["VALUE_CLIP", "DATA_PATH", "ENV_TYPE", "PARALLEL_ENVS"])
 def test_variables_of_later_features_are_refused(name):
     with pytest.raises(ConfigError, match=f"^{name}: "):
         resolve([], {name: "true"})
 
 
 def test_switched_off_is_no_wish():
-    assert resolve([], {"USE_LORA": "false", "VALUE_CLIP": "0"}).notices == ()
+    assert resolve([], {"VALUE_CLIP": "0"}).notices == ()
 
 
 def test_credentials_and_torchrun_variables_are_remarked_on_without_their_values():
@@ -143,7 +143,7 @@ def test_credentials_and_torchrun_variables_are_remarked_on_without_their_values
 
 
 def test_the_server_does_not_look_at_what_concerns_training():
-    assert resolve([], {"USE_LORA": "1", "BATCH_SIZE": "x"}, sections=("model", "server")).notices == ()
+    assert resolve([], {"LORA_RANK": "x", "BATCH_SIZE": "x"}, sections=("model", "server")).notices == ()
 
 
 def test_no_alias_shadows_a_spelling_of_ours():

@@ -6,7 +6,7 @@ that says what to do instead. Nothing is taken and then ignored.
 
     --n-samples-per-prompt 4 ─▶ rollout.num_rollouts_per_prompt = 4
     BATCH_SIZE=8, GRAD_ACCUM_STEPS=8 ─▶ rollout.rollout_batch_size = 64
-    --use-lora ─▶ error: LoRA is not built yet …
+    --max-turns 8 ─▶ error: agent tracks are not built yet …
 """
 
 from __future__ import annotations
@@ -181,7 +181,6 @@ def _is_count(value: Any) -> bool:
 # ── The table ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _CLIP = becomes("loss.eps_clip", "loss.eps_clip_high")
-_LORA = refused("LoRA is not built yet: training is full fine-tuning; leave it out")
 _TRACKS = refused(
     "agent tracks (terminal, gui, swe, toolcall) are not built yet; openclaw-rl/ learns from conversations"
 )
@@ -220,10 +219,6 @@ _TABLE: list[Alias] = [
     _flag("--max-turns", "rollout", "refused: agent tracks", _TRACKS),
     _flag("--parallel-envs", "rollout", "refused: agent tracks", _TRACKS),
     _flag("--offload-optimizer-state", "trainer", "refused: offloading", _OFFLOAD),
-    *(
-        _flag(f"--{name}", "trainer", "refused: LoRA", _LORA)
-        for name in ("use-lora", "lora-rank", "lora-alpha", "lora-dropout")
-    ),
     # slime's own
     _flag("--hf-checkpoint", "model", "`--model-path`", becomes("model.model_path")),
     _flag(
@@ -260,10 +255,6 @@ _TABLE: list[Alias] = [
         "rollout",
         "refused: offline conversations",
         refused("training on conversation files is not built yet; unset it, start the run and talk to its server"),
-    ),
-    *(
-        _env(name, "trainer", "refused: LoRA", _LORA)
-        for name in ("USE_LORA", "LORA_RANK", "LORA_ALPHA", "LORA_DROPOUT")
     ),
     *(
         _env(name, "rollout", "refused: agent tracks", _TRACKS)

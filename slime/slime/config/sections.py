@@ -118,6 +118,17 @@ class TrainerConfig:
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """Train a low-rank adapter beside the model instead of the model itself."""
+
+    use_lora: bool = option(False, "train and publish a LoRA adapter; the model stays as given", env=("USE_LORA",))
+    lora_rank: int = option(8, "rank of the adapter", env=("LORA_RANK",), ge=1)
+    lora_alpha: float = option(16.0, "what the adapter's output is multiplied by, times the rank", env=("LORA_ALPHA",), gt=0)
+    lora_dropout: float = option(0.0, "share of the adapter's inputs that are dropped in training", env=("LORA_DROPOUT",), ge=0, lt=1)
+    lora_target_modules: str = option("all-linear", "names of the linear layers to adapt, comma-separated; all-linear: all but the output layer")
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """What is kept on disk."""
 
@@ -171,6 +182,7 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)

@@ -1,6 +1,6 @@
 """A checkpoint: everything a trainer needs to go on as though it had not stopped, and nothing that is a pickle.
 
-    <save_dir>/checkpoint-7/    weights/               a weights directory, which engines can load
+    <save_dir>/checkpoint-7/    weights/               a weights or an adapter directory, which engines can load
                                 optimizer.safetensors  moments and random state
                                 state.json             the rest of TrainerState
                                 manifest.json          every file above with its hash
@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slime.errors import WeightsError
-from slime.weights import atomic_directory, read_tensors, verify_manifest, write_manifest, write_weights
+from slime.weights import Manifest, atomic_directory, read_tensors, verify_manifest, write_manifest
 
 log = logging.getLogger(__name__)
 
@@ -61,19 +61,21 @@ def write_checkpoint(
     save_dir: Path,
     state: TrainerState,
     *,
-    weights: Mapping[str, Tensor],
+    write_weights: Callable[[Path, int], Manifest],
     tensors: Mapping[str, Tensor],
-    template_dir: Path,
     keep: int,
 ) -> Path:
     """Write `checkpoint-<step>`, point `checkpoint-latest` to it, and remove all but the newest `keep`.
+
+    Args:
+        write_weights: writes what was trained as a directory of that version.
 
     Raises:
         WeightsError: the weights are not fit to be served; nothing has changed on disk then.
     """
     checkpoint = save_dir / f"checkpoint-{state.step}"
     with atomic_directory(checkpoint) as partial_dir:
-        write_weights(weights, partial_dir / WEIGHTS_DIR, version=state.step, template_dir=template_dir)
+        write_weights(partial_dir / WEIGHTS_DIR, state.step)
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial_dir / TENSORS_FILE
         )

@@ -17,14 +17,27 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
+from slime.config.sections import LoraConfig
 from slime.data.rows import FlatBatch
 from slime.errors import TrainerError, WeightsError
 from slime.trainers.torch.attention import DOCUMENTS, register_document_attention
 from slime.trainers.torch.head import TokenHead
-from slime.weights import verify_weights
+from slime.trainers.torch.lora import LoraLayers, add_lora
+from slime.weights import (
+    Manifest,
+    fingerprint,
+    is_adapter,
+    read_adapter,
+    verify_adapter,
+    verify_weights,
+    write_adapter,
+    write_weights,
+)
 
 _PROBE_LENS = (7, 4)
 _PROBE_TOLERANCE = 1e-3  # of the largest logit; a leak between documents is far above it
+ADAPTER_NAME = "policy"
+"""What an adapter is called that everybody is served with."""
 
 
 class Policy:
@@ -35,9 +48,12 @@ class Policy:
         device: where it computes.
         compute_dtype: of matrix products; weights are kept in float32 if trained, else in this.
         is_trained: whether it gets gradients; a reference does not.
+        lora: train an adapter of this kind and nothing else; the model's own weights stay as they are.
+        seed: of a new adapter.
 
     Attributes:
         is_flat: whether documents may lie end to end in one forward pass.
+        lora: the adapter's layers; None when all weights are trained.
     """
 
     def __init__(
@@ -47,15 +63,24 @@ class Policy:
         compute_dtype: torch.dtype = torch.float32,
         *,
         is_trained: bool = True,
+        lora: LoraConfig | None = None,
+        seed: int = 0,
     ) -> None:
         self.device = device
         self.compute_dtype = compute_dtype
         verify_weights(model_dir)
-        self.model = load_model(model_dir, torch.float32 if is_trained else compute_dtype)
+        self._model_dir = model_dir
+        self._settings = lora
+        self.model = load_model(model_dir, torch.float32 if is_trained and lora is None else compute_dtype)
         self.model.to(device).requires_grad_(is_trained)
         self._shape_logits = _logit_shaping(self.model.config)
         self.is_flat = False
         self._choose_attention(str(model_dir))
+        self.lora: LoraLayers | None = None
+        if lora is not None:
+            self._base = fingerprint(model_dir)
+            self.lora = add_lora(self.model, lora, seed)
+            self.lora.train_dropout()
 
     @property
     def vocab_size(self) -> int:
@@ -79,17 +104,44 @@ class Policy:
         """The output layer over some hidden states [N, H]."""
         return TokenHead(hidden, self._project, temperatures, self.vocab_size)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The weights by the names they have in the model's files."""
-        tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self.model.state_dict())
-        return tensors
+    def parameters(self) -> dict[str, Tensor]:
+        """What is trained, by name."""
+        return dict(self.model.named_parameters()) if self.lora is None else dict(self.lora.parameters)
 
-    def load(self, weights_dir: Path) -> None:
-        """Take over the weights of another directory of the same model, in place; its hashes are not checked.
+    def reference(self) -> Policy | PolicyWithoutAdapter:
+        """The model as it was at the start: with LoRA this one without its adapter, else another one."""
+        if self.lora is not None:
+            return PolicyWithoutAdapter(self, self.lora)
+        return Policy(self._model_dir, self.device, self.compute_dtype, is_trained=False)
+
+    def write(self, weights_dir: Path, version: int) -> Manifest:
+        """Publish what is trained as a directory of its own: all weights, or the adapter.
 
         Raises:
-            WeightsError: they belong to another model. Nothing has changed then.
+            WeightsError: they are not fit to be served. Nothing has been written then.
         """
+        if self.lora is None or self._settings is None:
+            tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self.model.state_dict())
+            return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir)
+        dropout = self._settings.lora_dropout
+        adapter = self.lora.adapter()
+        return write_adapter(
+            adapter, weights_dir, name=ADAPTER_NAME, version=version, base=self._base, dropout=dropout
+        )
+
+    def load(self, weights_dir: Path) -> None:
+        """Take over what another policy of the same model wrote, in place; its hashes are not checked.
+
+        Raises:
+            WeightsError: it belongs to another model, or to another way of training. Nothing has changed then.
+        """
+        if self.lora is not None:
+            if not is_adapter(weights_dir):
+                raise WeightsError(f"{weights_dir}: holds a whole model, and this run trains an adapter (--use-lora)")
+            verify_adapter(weights_dir, self._base)
+            return self.lora.load(read_adapter(weights_dir), str(weights_dir))
+        if is_adapter(weights_dir):
+            raise WeightsError(f"{weights_dir}: holds an adapter, and this run trains all weights: add --use-lora")
         loaded: dict[str, Tensor] = load_model(weights_dir, torch.float32).state_dict()
         own: dict[str, Tensor] = self.model.state_dict()
         for name in sorted(own.keys() | loaded.keys()):
@@ -140,6 +192,23 @@ class Policy:
         alone = torch.cat([self._body(part, torch.arange(len(part))) for part in ids])
         if (self._project(alone).float() - expected).abs().max() > tolerance * expected.abs().max():
             raise TrainerError(f"{name}: its logits are not its output layer applied to its last hidden states")
+
+
+class PolicyWithoutAdapter:
+    """A policy seen as it was before its adapter learned anything; for reading, under `torch.no_grad`."""
+
+    def __init__(self, policy: Policy, lora: LoraLayers) -> None:
+        self._policy = policy
+        self._lora = lora
+
+    def hidden_states(self, flat: FlatBatch) -> Tensor:
+        """As `Policy.hidden_states`, without the adapter."""
+        with self._lora.off():
+            return self._policy.hidden_states(flat)
+
+    def head(self, hidden: Tensor, temperatures: Tensor) -> TokenHead:
+        """The output layer, which no adapter touches."""
+        return self._policy.head(hidden, temperatures)
 
 
 def load_model(model_dir: Path, dtype: torch.dtype) -> Any:

@@ -22,7 +22,7 @@ from transformers import AutoConfig
 
 from slime.algorithms.advantages import MovingBaseline, group_advantages
 from slime.algorithms.reductions import num_trajectories, sum_of_means, token_weights, trajectory_sizes
-from slime.config.sections import CheckpointConfig, Config, LossConfig, TrainerConfig
+from slime.config.sections import CheckpointConfig, Config, LoraConfig, LossConfig, TrainerConfig
 from slime.data.outcomes import outcomes, spread
 from slime.data.packing import plan, split_evenly
 from slime.data.rows import Row, flatten, rows
@@ -37,18 +37,19 @@ from slime.trainers.torch.checkpoint import (
     resumable_checkpoint,
     write_checkpoint,
 )
+from slime.trainers.torch.lora import seed_dropout
 from slime.trainers.torch.optimizer import Optimizer
 from slime.trainers.torch.policy import Policy
 from slime.trainers.torch.ranks import Ranks
 from slime.trainers.torch.values import LossValues, ScoredBatch
 from slime.types import Batch, Sample, TrainReport
-from slime.weights import Manifest, write_weights
+from slime.weights import Manifest
 
 _RANDOM_STATE = "random.torch"
 
 
 class TorchTrainer:
-    """Full fine-tuning of a transformers causal language model; a `slime.protocols.Trainer`.
+    """Trains a transformers causal language model, all of it or a LoRA adapter; a `slime.protocols.Trainer`.
 
     Args:
         model_dir: the model as the user gave it: where training starts, and the reference of the KL.
@@ -57,6 +58,7 @@ class TorchTrainer:
         device: `auto` is CUDA where there is a GPU.
         dtype: of matrix products; `auto` is float32 on the CPU and the model's own on a GPU. Weights, moments
             and log-probs are float32.
+        lora: with `use_lora` only an adapter is trained, and the reference is the same model without it.
         keep_checkpoints: newest checkpoints that `save` leaves.
         settings: what the loss is offered as `config`; the loss's section by itself unless given.
 
@@ -73,6 +75,7 @@ class TorchTrainer:
         loss: LossConfig,
         *,
         loss_fn: LossHook,
+        lora: LoraConfig = LoraConfig(),  # noqa: B008 - frozen
         rank: int = 0,
         world_size: int = 1,
         device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -94,13 +97,13 @@ class TorchTrainer:
             "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
         )
         compute_dtype = _compute_dtype(dtype, self._device, self._model_dir)
-        self._policy = Policy(self._model_dir, self._device, compute_dtype)
+        self._lora = lora
+        adapted = lora if lora.use_lora else None
+        self._policy = Policy(self._model_dir, self._device, compute_dtype, lora=adapted, seed=trainer.seed)
         if trainer.gradient_checkpointing:
             self._policy.checkpoint_activations()
-        self._reference = (
-            Policy(self._model_dir, self._device, compute_dtype, is_trained=False) if loss.kl_loss_coef > 0 else None
-        )
-        self._optimizer = Optimizer(dict(self._policy.model.named_parameters()), trainer)
+        self._reference = self._policy.reference() if loss.kl_loss_coef > 0 else None
+        self._optimizer = Optimizer(self._policy.parameters(), trainer)
         self._baseline = MovingBaseline(loss.baseline_decay)
 
     def train(self, batch: Batch) -> TrainReport:
@@ -114,6 +117,8 @@ class TorchTrainer:
             PluginError: the loss gave no loss. The trainer is as it was before.
         """
         before = self._baseline.state()
+        if self._lora.use_lora and self._lora.lora_dropout:
+            seed_dropout(self._config.seed, self.step, self._ranks.rank)
         try:
             samples, metrics = self._with_advantages(batch)
             steps = self._split(samples)
@@ -143,14 +148,16 @@ class TorchTrainer:
             num_skipped=self._optimizer.num_skipped,
             consumed=consumed,
             baseline=self._baseline.state(),
-            config={"trainer": dataclasses.asdict(self._config), "loss": dataclasses.asdict(self._loss)},
+            config={
+                name: dataclasses.asdict(section)
+                for name, section in (("trainer", self._config), ("loss", self._loss), ("lora", self._lora))
+            },
         )
         return write_checkpoint(
             Path(checkpoint_dir),
             state,
-            weights=self._policy.state_dict(),
+            write_weights=self._policy.write,
             tensors={**self._optimizer.state(), _RANDOM_STATE: torch.get_rng_state()},
-            template_dir=self._model_dir,
             keep=self._keep,
         )
 
@@ -190,7 +197,7 @@ class TorchTrainer:
         Raises:
             WeightsError: they are not fit to be served.
         """
-        return write_weights(self._policy.state_dict(), weights_dir, version=self.step, template_dir=self._model_dir)
+        return self._policy.write(weights_dir, self.step)
 
     def _with_advantages(self, batch: Batch) -> tuple[list[Sample], dict[str, float]]:
         """The samples with `rewards` and `advantages` streams, and how the rewards were."""
@@ -235,7 +242,7 @@ class TorchTrainer:
         totals: Counter[str] = Counter()
         for micro in plan(lengths, self._config.max_tokens_per_gpu, self._ranks.world_size)[self._ranks.rank]:
             totals.update(self._accumulate([step_rows[i] for i in micro], [sizes[i] for i in micro], trajectories))
-        self._ranks.sum_gradients(self._policy.model.parameters())
+        self._ranks.sum_gradients(self._optimizer.parameters.values())
         metrics = self._ranks.sum_metrics(totals)
         applied = self._optimizer.apply(metrics["loss/total"])
         metrics |= {
@@ -314,6 +321,7 @@ def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> Torc
         config.trainer,
         config.loss,
         loss_fn=load_loss(config.plugin.custom_loss_function_path),
+        lora=config.lora,
         rank=rank,
         world_size=world_size,
         device=config.model.device,
