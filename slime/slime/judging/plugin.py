@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from slime.plugins.rewards import RewardHook
+from slime.plugins.slime_sample import Sample
 from slime.types import Turn, Verdict
 
 _log = logging.getLogger(__name__)
@@ -26,12 +28,14 @@ MAX_FAILURES_IN_A_ROW = 3
 class PluginJudge:
     """Judges by a reward plug-in. Implements `protocols.Judge`."""
 
-    def __init__(self, hook: RewardHook, *, timeout_s: float) -> None:
+    def __init__(self, hook: RewardHook, *, timeout_s: float, reward_key: str = "") -> None:
         """
         Args:
             timeout_s: how long one reward may take before it counts as failed.
+            reward_key: which entry is the score where the plug-in gives a mapping; `score` or `reward` when empty.
         """
         self._hook = hook
+        self._keys = (reward_key,) if reward_key else ("score", "reward")
         self._timeout_s = timeout_s
         self._failures_in_a_row = 0
 
@@ -41,34 +45,65 @@ class PluginJudge:
         return self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW
 
     async def judge(self, turn: Turn) -> Verdict:
-        if self.is_disabled:
-            return self._unjudged(f"{self._hook.where} is switched off after {MAX_FAILURES_IN_A_ROW} failures in a row")
-        try:
-            verdict = _verdict(await self._hook.reward(turn, self._timeout_s))
-        except TimeoutError:
-            return self._failed(turn, f"no reward within {self._timeout_s:g} s")
-        except Exception as error:  # the user's code: whatever it raises becomes a turn without a score
-            return self._failed(turn, f"{type(error).__name__}: {' '.join(str(error).split())}")
-        self._failures_in_a_row = 0
+        (verdict,) = await self._ask(f"turn={turn.turn_id}", lambda: self._hook.reward(turn, self._timeout_s), None)
         return verdict
 
-    def _failed(self, turn: Turn, why: str) -> Verdict:
+    async def judge_sample(self, sample: Sample, args: Any) -> Verdict:
+        """The verdict on a reply to a prompt of a prompt set."""
+        asked = partial(self._hook.reward_of_sample, sample, args, self._timeout_s)
+        (verdict,) = await self._ask(f"sample={sample.index}", asked, None)
+        return verdict
+
+    async def judge_group(self, samples: list[Sample], args: Any) -> list[Verdict]:
+        """The verdicts on all replies to a prompt, by a hook that takes them in one call."""
+        asked = partial(self._hook.rewards_of_group, samples, args, self._timeout_s)
+        return await self._ask(f"group={samples[0].group_index}", asked, len(samples))
+
+    async def _ask(self, what: str, asked: Callable[[], Awaitable[Any]], number: int | None) -> list[Verdict]:
+        """One verdict or, from a hook that takes groups, `number` of them; without scores if the hook fails."""
+        if self.is_disabled:
+            return self._unjudged(
+                f"{self._hook.where} is switched off after {MAX_FAILURES_IN_A_ROW} failures in a row", number
+            )
+        try:
+            result = await asked()
+            verdicts = [_verdict(result, self._keys)] if number is None else _verdicts(result, number, self._keys)
+        except TimeoutError:
+            return self._failed(what, f"no reward within {self._timeout_s:g} s", number)
+        except Exception as error:  # the user's code: whatever it raises becomes a turn without a score
+            return self._failed(what, f"{type(error).__name__}: {' '.join(str(error).split())}", number)
+        self._failures_in_a_row = 0
+        return verdicts
+
+    def _failed(self, what: str, why: str, number: int | None) -> list[Verdict]:
         self._failures_in_a_row += 1
-        _log.warning("reward plug-in failed path=%r turn=%s error=%r", self._hook.where, turn.turn_id, why)
+        _log.warning("reward plug-in failed path=%r %s error=%r", self._hook.where, what, why)
         if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
             _log.error(
                 "reward plug-in switched off path=%r failures=%d: turns stay unjudged until the next start",
                 self._hook.where,
                 MAX_FAILURES_IN_A_ROW,
             )
-        return self._unjudged(why)
+        return self._unjudged(why, number)
 
-    def _unjudged(self, why: str) -> Verdict:
-        return Verdict(score=None, judge="plugin", reason=why)
+    def _unjudged(self, why: str, number: int | None) -> list[Verdict]:
+        return [Verdict(score=None, judge="plugin", reason=why)] * (number or 1)
 
 
-def _verdict(result: Any) -> Verdict:
-    """A verdict from what the plug-in gave: a verdict, a number, or a mapping with a `score`.
+def _verdicts(results: Any, number: int, keys: tuple[str, ...]) -> list[Verdict]:
+    """One verdict a sample.
+
+    Raises:
+        ValueError: it is not a list with a reward each.
+    """
+    if isinstance(results, str | bytes | Mapping) or not hasattr(results, "__len__") or len(results) != number:
+        given = f"{len(results)} rewards" if hasattr(results, "__len__") else type(results).__name__
+        raise ValueError(f"gave {given} for a group of {number} samples")
+    return [_verdict(result, keys) for result in results]
+
+
+def _verdict(result: Any, keys: tuple[str, ...]) -> Verdict:
+    """A verdict from what the plug-in gave: a verdict, a number, or a mapping with one of the keys.
 
     Raises:
         ValueError: it is none of these, or not finite.
@@ -77,8 +112,8 @@ def _verdict(result: Any) -> Verdict:
         return result
     details: Mapping[str, Any] = {}
     if isinstance(result, Mapping):
-        details = {str(key): value for key, value in result.items() if key not in ("score", "reward")}
-        result = result.get("score", result.get("reward"))
+        details = {str(key): value for key, value in result.items() if key not in keys}
+        result = next((result[key] for key in keys if key in result), None)
     try:
         if isinstance(result, str):
             raise TypeError

@@ -42,8 +42,89 @@ class Hook:
 ROLLOUT = Hook(
     flag="--rollout-function-path",
     default_names=("generate_rollout",),
-    names=same("store", "judge", "owner", "policy_version", "config"),
+    names=same("store", "judge", "owner", "policy_version", "config", "prompts"),
     styles=("async generator",),
+)
+_CALL = same("args", "rollout_id", "data_source", "evaluation", "config") | {"data_buffer": "data_source"}
+SLIME_ROLLOUT = Hook(ROLLOUT.flag, ROLLOUT.default_names, names=_CALL, styles=("plain", "async"))
+EVAL = Hook("--eval-function-path", ("generate_rollout", "evaluate"), names=_CALL, styles=("plain", "async"))
+_GROUP = {name: "samples" for name in ("samples", "group", "data", "groups", "all_samples", "all_groups")}
+_SET = same("args", "config")
+
+GENERATE = Hook(
+    flag="--custom-generate-function-path",
+    default_names=("generate", "custom_generate"),
+    names=same("args", "sample", "sampling_params", "evaluation", "config"),
+    styles=("async", "plain"),
+)
+SAMPLE_HOOK = Hook(
+    flag="--rollout-sample-hook-path",
+    default_names=("sample_hook", "rollout_sample_hook"),
+    names=same("args", "sample", "rollout_id", "evaluation", "config"),
+    styles=("plain", "async"),
+)
+DYNAMIC_FILTER = Hook(
+    flag="--dynamic-sampling-filter-path",
+    default_names=("dynamic_filter", "dynamic_sampling_filter"),
+    names=_SET | _GROUP,
+    styles=("plain", "async"),
+)
+BUFFER_FILTER = Hook(
+    flag="--buffer-filter-path",
+    default_names=("buffer_filter", "pop_first"),
+    names=_SET | same("rollout_id", "buffer", "num_samples"),
+    styles=("plain",),
+)
+SAMPLE_FILTER = Hook(
+    flag="--rollout-sample-filter-path",
+    default_names=("sample_filter", "rollout_sample_filter"),
+    names=_SET | _GROUP,
+    styles=("plain", "async"),
+)
+ALL_SAMPLES = Hook(
+    flag="--rollout-all-samples-process-path",
+    default_names=("process_all_samples", "all_samples_process"),
+    names=_SET | _GROUP | same("data_source"),
+    styles=("plain", "async"),
+)
+REWARD_POST = Hook(
+    flag="--custom-reward-post-process-path",
+    default_names=("post_process_rewards", "reward_post_process"),
+    names=_SET | _GROUP,
+    styles=("plain", "async"),
+)
+CONVERT = Hook(
+    flag="--custom-convert-samples-to-train-data-path",
+    default_names=("convert_samples", "convert_samples_to_train_data"),
+    names=_SET | _GROUP,
+    styles=("plain", "async"),
+)
+DATA_SOURCE = Hook(
+    flag="--data-source-path",
+    default_names=("DataSource", "get_data_source"),
+    names=_SET,
+    styles=("plain",),
+)
+ROLLOUT_LOG = Hook(
+    flag="--custom-rollout-log-function-path",
+    default_names=("log_rollout", "rollout_log"),
+    names=_SET
+    | _GROUP
+    | same("rollout_id", "extra_metrics", "rollout_time")
+    | {"rollout_extra_metrics": "extra_metrics"},
+    styles=("plain", "async"),
+)
+EVAL_LOG = Hook(
+    flag="--custom-eval-rollout-log-function-path",
+    default_names=("log_eval", "eval_rollout_log"),
+    names=_SET | same("rollout_id", "data", "extra_metrics"),
+    styles=("plain", "async"),
+)
+GROUP_REWARD = Hook(
+    flag="--custom-rm-path",
+    default_names=("get_reward_model", "reward", "custom_rm", "CustomRewardModel"),
+    names=_SET | _GROUP,
+    styles=("plain", "async"),
 )
 REWARD = Hook(
     flag="--custom-rm-path",
@@ -93,6 +174,17 @@ def style_of(function: object) -> Style:
     return "generator" if inspect.isgeneratorfunction(target) else "plain"
 
 
+def load_rollout(path: str) -> tuple[NamedCall, bool]:
+    """A rollout, and whether it is an async generator of ours; else it is called batch by batch, as slime does.
+
+    Raises:
+        PluginError: as `load_hook`.
+    """
+    found = load_object(path, ROLLOUT.default_names, flag=ROLLOUT.flag)
+    is_stream = not callable(found) or style_of(found) in ("async generator", "generator")
+    return load_hook(ROLLOUT if is_stream else SLIME_ROLLOUT, path), is_stream
+
+
 def load_hook(hook: Hook, path: str) -> NamedCall:
     """The function at `path`, checked against its hook.
 
@@ -103,7 +195,7 @@ def load_hook(hook: Hook, path: str) -> NamedCall:
     function = load_object(path, hook.default_names, flag=hook.flag, provided=hook.provided)
     if not callable(function):
         raise PluginError(f"{where}: {function!r} is not a function")
-    style = style_of(function)
+    style = "plain" if inspect.isclass(function) else style_of(function)
     if style not in hook.styles:
         article = "an" if style.startswith("async") else "a"
         raise PluginError(

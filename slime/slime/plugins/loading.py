@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from slime.errors import PluginError, nearest
+from slime.plugins.slime_imports import answer_to_slime_names
 
 _FILE_PATH = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?")
 _MODULE_PATH = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*)(?::(?P<name>\w+))?")
@@ -47,6 +48,7 @@ def load_object(
         PluginError: one line: no such file, it does not load, it holds no such name.
     """
     where = f"{flag} {path}".strip()
+    answer_to_slime_names()
     module, name = _module_and_name(path, where)
     for key, value in (provided or {}).items():
         if not hasattr(module, key):

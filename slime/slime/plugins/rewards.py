@@ -11,7 +11,6 @@ Understood, found by default name or after the colon of the path:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -21,8 +20,10 @@ from typing import Any
 
 from slime.errors import PluginError
 from slime.plugins.calling import NamedCall
-from slime.plugins.hooks import REWARD, same, style_of
+from slime.plugins.hooks import GROUP_REWARD, REWARD, same, style_of
 from slime.plugins.loading import describe, load_object
+from slime.plugins.running import run_with_deadline
+from slime.plugins.slime_sample import Sample
 from slime.types import Message, Turn
 
 _METHODS = ("score", "compute_reward", "reward")
@@ -31,10 +32,9 @@ _BATCH_METHOD = "batch_compute_rewards"
 
 @dataclass
 class RewardHook:
-    """A reward of the user's, ready to be asked about a turn.
+    """A reward of the user's, ready to be asked about a turn or a sample.
 
-    Plain functions run one at a time on a thread: the loop goes on, and a model in the plug-in is never entered
-    twice. The threads are daemons, so a call that hangs does not keep the process from ending.
+    Plain functions run one at a time on a thread: the loop goes on, and a model in the plug-in is never entered twice.
     """
 
     call: NamedCall
@@ -42,6 +42,7 @@ class RewardHook:
     where: str
     is_async: bool
     takes_batches: bool = False
+    takes_groups: bool = False
     _waiting: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
     _inside: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -52,48 +53,38 @@ class RewardHook:
             TimeoutError: it took longer than `timeout_s`, counted from the moment it was called.
             Exception: what the plug-in raised.
         """
-        values = _values(turn, self.settings)
+        return await self._ask(_values(turn, self.settings), timeout_s)
+
+    async def reward_of_sample(self, sample: Sample, args: Any, timeout_s: float) -> Any:
+        """The same for a sample that was made from a prompt set; `next_state` is empty there."""
+        values = _values_of_sample(sample) | {"args": args, "config": self.settings}
+        return await self._ask(values, timeout_s)
+
+    async def rewards_of_group(self, samples: list[Sample], args: Any, timeout_s: float) -> Any:
+        """The same for all samples of a group in one call, `(args, samples)`; a list of rewards if it does as it should."""
+        values = {"samples": samples, "args": args, "config": self.settings}
+        return await self._ask(values, timeout_s)
+
+    async def _ask(self, values: Mapping[str, Any], timeout_s: float) -> Any:
         if self.is_async:
-            return await asyncio.wait_for(self._invoke(values), timeout_s)
+            return await run_with_deadline(lambda: self._invoke(values), timeout_s, is_async=True)
         async with self._waiting:
-            return await asyncio.wait_for(self._on_a_thread(values), timeout_s)
-
-    async def _on_a_thread(self, values: Mapping[str, Any]) -> Any:
-        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def settle(result: Any, error: Exception | None) -> None:
-            if outcome.cancelled():  # its deadline passed
-                return
-            if error is None:
-                outcome.set_result(result)
-            else:
-                outcome.set_exception(error)
-
-        def run() -> None:
-            result, failure = None, None
-            with self._inside:
-                try:
-                    result = self._invoke(values)
-                except Exception as error:  # the user's own code; it is raised again where the call is awaited
-                    failure = error
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-                outcome.get_loop().call_soon_threadsafe(settle, result, failure)
-
-        threading.Thread(target=run, name="reward-plugin", daemon=True).start()
-        return await outcome
+            return await run_with_deadline(lambda: self._invoke(values), timeout_s, is_async=False, inside=self._inside)
 
     def _invoke(self, values: Mapping[str, Any]) -> Any:
-        if self.takes_batches:
-            row = {name: values[name] for name in ("prompt", "response", "next_state")}
-            return self.call.function([{**row, "feedback": row["next_state"], "next_feedback": row["next_state"]}])[0]
-        return self.call(values)
+        if not self.takes_batches:
+            return self.call(values)
+        if self.takes_groups:
+            return self.call.function([_row(_values_of_sample(sample)) for sample in values["samples"]])
+        return self.call.function([_row(values)])[0]
 
 
-def load_reward(path: str, settings: Mapping[str, Any]) -> RewardHook:
+def load_reward(path: str, settings: Mapping[str, Any], *, takes_groups: bool = False) -> RewardHook:
     """The reward at `path`; a reward model is built here, so that it fails before anything else is started.
 
     Args:
         settings: from `plugin_settings(config)`.
+        takes_groups: it is asked about all samples of a group at once, `(args, samples)` → a list.
 
     Raises:
         PluginError: no such file or name, a parameter that is not on offer, or the model cannot be built.
@@ -106,11 +97,14 @@ def load_reward(path: str, settings: Mapping[str, Any]) -> RewardHook:
         found = _build(found, settings, where)
     method = _method(found, where)
     if method.__name__ == _BATCH_METHOD:
-        return RewardHook(NamedCall(method, (), {}), settings, where, is_async=False, takes_batches=True)
+        call = NamedCall(method, (), {})
+        return RewardHook(call, settings, where, is_async=False, takes_batches=True, takes_groups=takes_groups)
     style = style_of(method)
     if style not in REWARD.styles:
         raise PluginError(f"{where}: {describe(method)} is a {style} function; a reward is one number")
-    return RewardHook(NamedCall.match(method, REWARD.names, where=where), settings, where, is_async=style == "async")
+    names = GROUP_REWARD.names if takes_groups else REWARD.names
+    call = NamedCall.match(method, names, where=where)
+    return RewardHook(call, settings, where, is_async=style == "async", takes_groups=takes_groups)
 
 
 def _is_factory(function: Callable[..., Any]) -> bool:
@@ -152,16 +146,15 @@ def _values(turn: Turn, settings: Mapping[str, Any]) -> dict[str, Any]:
     prompt = _text(_since_last_reply(turn.messages))
     response = turn.completion.text
     next_state = _text(turn.next_state or ())
-    sample = SimpleNamespace(  # slime's names, for `(args, sample)`
+    sample = Sample(
         prompt=prompt,
         response=response,
         tokens=[*turn.prompt_ids, *turn.completion.token_ids],
         response_length=len(turn.completion.token_ids),
         rollout_log_probs=list(turn.completion.logprobs),
-        label=None,
-        reward=None,
         session_id=turn.session_id,
         metadata={**turn.details, "next_state": next_state, "messages": list(turn.messages)},
+        status=Sample.Status.TRUNCATED if turn.completion.finish_reason == "length" else Sample.Status.COMPLETED,
     )
     return {
         "prompt": prompt,
@@ -174,6 +167,26 @@ def _values(turn: Turn, settings: Mapping[str, Any]) -> dict[str, Any]:
         "config": settings,
         "args": SimpleNamespace(**settings),
     }
+
+
+def _values_of_sample(sample: Sample) -> dict[str, Any]:
+    is_text = isinstance(sample.prompt, str)
+    messages = [{"role": "user", "content": sample.prompt}] if is_text else list(sample.prompt)
+    return {
+        "prompt": sample.prompt if is_text else _text(_since_last_reply(tuple(messages))),
+        "response": sample.response,
+        "next_state": "",
+        "messages": messages,
+        "reply": {"role": "assistant", "content": sample.response},
+        "turn": None,
+        "sample": sample,
+    }
+
+
+def _row(values: Mapping[str, Any]) -> dict[str, Any]:
+    """One entry of a batch, under the published names."""
+    row = {name: values[name] for name in ("prompt", "response", "next_state")}
+    return {**row, "feedback": row["next_state"], "next_feedback": row["next_state"]}
 
 
 def _since_last_reply(messages: tuple[Message, ...]) -> tuple[Message, ...]:

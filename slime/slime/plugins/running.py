@@ -1,0 +1,62 @@
+"""Run code of the user's beside the loop, with a deadline: an awaitable as it is, a plain function on a thread.
+
+    call(values) ── async ──▶ awaited            ┐
+                 ── plain ──▶ a daemon thread    ┴─▶ its result, what it raised, or TimeoutError
+
+A thread cannot be ended from outside; it is a daemon, so a call that hangs does not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+async def run_with_deadline(
+    work: Callable[[], Any], timeout_s: float, *, is_async: bool, inside: threading.Lock | None = None
+) -> Any:
+    """What `work` gives.
+
+    Args:
+        work: the call, without arguments; one that is not async may still return an awaitable, which is awaited.
+        inside: held by a plain function while it runs, for code that must not be entered twice.
+
+    Raises:
+        TimeoutError: it took longer than `timeout_s`.
+        Exception: what it raised.
+    """
+    async with asyncio.timeout(timeout_s):
+        result = work() if is_async else await _on_a_thread(work, inside)
+        return await result if inspect.isawaitable(result) else result
+
+
+async def _on_a_thread(work: Callable[[], Any], inside: threading.Lock | None) -> Any:
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: Exception | None) -> None:
+        if outcome.done():  # its deadline passed
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def run() -> None:
+        result, failure = None, None
+        with inside or contextlib.nullcontext():
+            try:
+                result = work()
+            except StopIteration as error:  # no future can hold it
+                failure = RuntimeError(f"StopIteration: {error}")
+            except Exception as error:  # the user's own code; it is raised again where the call is awaited
+                failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name="plug-in", daemon=True).start()
+    return await outcome

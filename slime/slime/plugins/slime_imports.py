@@ -1,0 +1,56 @@
+"""slime's module names, for files that import from them: each name leads to the thing of ours that does the job.
+
+    from slime.utils.types import Sample          ─▶ slime.plugins.slime_sample.Sample
+    from slime.utils.http_utils import post       ─▶ slime.rollout.slime_names.post
+
+A finder makes such a module when it is first imported; ours keep their own names and places. What is not in the table
+does not exist, and importing it is an error like any other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+_SAMPLE = "slime.plugins.slime_sample"
+_NAMES = "slime.rollout.slime_names"
+
+SLIME_MODULES: Mapping[str, Mapping[str, str]] = {
+    "slime.utils": {},
+    "slime.utils.types": {"Sample": _SAMPLE},
+    "slime.utils.async_utils": {"run": _NAMES},
+    "slime.utils.http_utils": {"post": _NAMES},
+    "slime.rollout.base_types": {"RolloutFnTrainOutput": _SAMPLE, "RolloutFnEvalOutput": _SAMPLE},
+    "slime.rollout.data_source": {"DataSource": "slime.rollout.prompt_source"},
+    "slime.rollout.filter_hub": {},
+    "slime.rollout.filter_hub.base_types": {"DynamicFilterOutput": _SAMPLE},
+    "slime.rollout.sglang_rollout": {"GenerateState": _NAMES, "generate_rollout": "slime.rollout.prompts"},
+}
+"""slime's module → its names → the module of ours that holds them."""
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in SLIME_MODULES:
+            return None
+        is_package = any(name.startswith(fullname + ".") for name in SLIME_MODULES)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
+
+    def exec_module(self, module: ModuleType) -> None:
+        for name, home in SLIME_MODULES[module.__name__].items():
+            setattr(module, name, getattr(importlib.import_module(home), name))
+
+
+_FINDER = _Finder()
+
+
+def answer_to_slime_names() -> None:
+    """From now on those modules can be imported in this process."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)
