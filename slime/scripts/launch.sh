@@ -15,10 +15,10 @@ head_pid=""
 # A mistake in the settings is answered here, before anything is started or sent; so are the two questions.
 for argument in "$@"; do
     if [[ "$argument" == "--print-config" || "$argument" == "--help" ]]; then
-        exec python "$root/slime/train.py" "$@"
+        exec python -m slime.config "$@"
     fi
 done
-python "$root/slime/train.py" --print-config "$@" > /dev/null
+python -m slime.config "$@"
 
 # Whether a Ray dashboard is there at all: one that asks for a token answers too.
 answers() {

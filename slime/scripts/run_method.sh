@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# What the launch scripts of the methods share: sourced by each of them, and ends in launch.sh.
+#
+#   source …/slime/scripts/run_method.sh
+#   run_method MODEL [--lora] [FLAG …]      MODEL: tiny, qwen3-4b, qwen3-8b
+#
+# The method is the folder that the script lies in: its custom_loss.py and its custom_rollout.py. Each array below can
+# be replaced from the environment (its words are split at blanks and line ends), and what stands behind the command
+# beats them all. --lora, like --use-lora or USE_LORA=true, trains an adapter. Add --print-config to see what a run
+# would be told; that needs no GPU.
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+if [[ -x "$root/.venv/bin/python" ]]; then PATH="$root/.venv/bin:$PATH"; fi
+
+# words NAME DEFAULT: makes NAME the array of the words in the variable NAME or, if that is empty, in DEFAULT.
+words() {
+    read -r -d '' -a "$1" <<< "${!1:-$2}" || true
+}
+
+# on_gpus DIR: Qwen3 weights with SGLang, the GPUs split between training and serving. A run downloads nothing: fetch
+# the weights first (hf download Qwen/Qwen3-8B --local-dir DIR) and say where they are (MODEL_PATH=DIR).
+on_gpus() {
+    model_path="$1"
+    judge="llm"
+    places=(--backend sglang --train-gpus "${TRAIN_GPUS-0,1,2,3}" --rollout-gpus "${ROLLOUT_GPUS-4,5,6,7}")
+    saving="--save-interval 50 --save-dir ${CKPT_SAVE_DIR:-./checkpoints/$run}"
+    learning="--lr ${LEARNING_RATE:-1e-6} --weight-decay 0.01 --adam-beta1 0.9 --adam-beta2 0.98"
+    if [[ -n "$lora" ]]; then learning="--lr ${LEARNING_RATE:-1e-5} --weight-decay 0"; fi
+}
+
+# The tiny model learns on this machine, without a GPU; whatever a run writes is under runs/.
+on_this_machine() {
+    model_path="$root/runs/tiny-model"
+    judge="rule"
+    places=(--run-dir "$root/runs/$run")
+    if [[ -z "${DATA_PATH:-}" ]]; then places+=(--rl-buffer-dir "$root/runs/$run/turns"); fi
+    saving="--save-interval 1 --save-dir ${CKPT_SAVE_DIR:-$root/runs/$run/checkpoints}"
+    local lr=5e-4
+    if [[ -n "$lora" ]]; then lr=5e-3; fi
+    learning="--lr ${LEARNING_RATE:-$lr} --weight-decay 0 --kl-loss-coef 0.1 --kl-loss-type full"
+}
+
+# make_tiny_model DIR FLAG …: unless there is one, or the command only asks about settings.
+make_tiny_model() {
+    case " $* " in
+        *" --print-config "* | *" --help "*) ;;
+        *) [[ -f "$1/config.json" ]] || openclaw-rl tiny-model "$1" ;;
+    esac
+}
+
+run_method() {
+    local folder model="$1" lora="" run argument flags=()
+    folder="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"
+    shift
+    [[ "${USE_LORA:-}" =~ ^(1|[Tt]rue|[Yy]es|on)$ ]] && lora="-lora"
+    for argument in "$@"; do
+        case "$argument" in
+            --lora | --use-lora) lora="-lora" ;;
+            *) flags+=("$argument") ;;
+        esac
+    done
+    run="$model-$(basename "$folder")$lora" # qwen3-8b-openclaw-rl-lora
+
+    local model_path judge places saving learning batch="" adapter=""
+    case "$model" in
+        tiny) on_this_machine ;;
+        qwen3-4b) on_gpus Qwen/Qwen3-4B ;;
+        qwen3-8b) on_gpus Qwen/Qwen3-8B ;;
+        *) echo "no model $model is known here: tiny, qwen3-4b, qwen3-8b" >&2 && exit 2 ;;
+    esac
+    model_path="${MODEL_PATH:-${BASE_MODEL_PATH:-${CKPT_PATH:-$model_path}}}"
+    if [[ -z "${BATCH_SIZE:-}" ]]; then batch="--rollout-batch-size 16"; fi # else it counts, times GRAD_ACCUM_STEPS
+    if [[ -n "$lora" ]]; then adapter="--use-lora --lora-rank ${LORA_RANK:-16} --lora-alpha ${LORA_ALPHA:-32}"; fi
+    if [[ "$model" == tiny ]]; then make_tiny_model "$model_path" "${flags[@]}"; fi
+
+    words CKPT_ARGS "$saving"
+    words ROLLOUT_ARGS "$batch"
+    words REWARD_ARGS "--judge $judge"
+    words OPTIMIZER_ARGS "$learning"
+    words LORA_ARGS "$adapter"
+
+    exec bash "$root/slime/scripts/launch.sh" \
+        --model-path "$model_path" \
+        --custom-loss-function-path "$folder/custom_loss.py" \
+        --rollout-function-path "$folder/custom_rollout.py" \
+        --enable-rl-intercept \
+        "${places[@]}" \
+        "${CKPT_ARGS[@]}" \
+        "${ROLLOUT_ARGS[@]}" \
+        "${REWARD_ARGS[@]}" \
+        "${OPTIMIZER_ARGS[@]}" \
+        "${LORA_ARGS[@]}" \
+        "${flags[@]}"
+}

@@ -1,0 +1,153 @@
+"""Every launch script, as far as a machine without a GPU goes: what it tells a run, asked with --print-config."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from slime.config.aliases import ALIASES
+from slime.config.leaves import leaves
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted(
+    str(path.relative_to(ROOT))
+    for folder in ("openclaw-rl", "openclaw-opd", "openclaw-combine")
+    for path in (ROOT / folder).glob("run_*.sh")
+)
+PUBLISHED = [
+    "openclaw-rl/run_qwen3_7b_openclaw_rl.sh",
+    "openclaw-rl/run_binary_rl.sh",
+]
+
+
+def ask(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script from another folder, in an environment that says nothing but what is given."""
+    said = {name for leaf in leaves().values() for name in leaf.env} | {alias.name for alias in ALIASES.values()}
+    environ = {name: value for name, value in os.environ.items() if name not in said and not name.endswith("_ARGS")}
+    environ |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | variables
+    command = ["bash", str(ROOT / script), *arguments]
+    return subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+
+
+def resolved(script: str, *arguments: str, **variables: str) -> dict[str, dict[str, object]]:
+    """What a launch script tells the run: `{"trainer": {"lr": 1e-06, …}, …}`."""
+    done = ask(script, "--print-config", *arguments, **variables)
+    assert done.returncode == 0, done.stderr
+    told = yaml.safe_load(done.stdout)
+    return {section: settings or {} for section, settings in told.items()}
+
+
+@cache
+def as_it_stands(script: str) -> dict[str, dict[str, object]]:
+    return resolved(script)
+
+
+def code_of(script: str) -> list[str]:
+    lines = (ROOT / script).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("script", PUBLISHED)
+def test_published_names_are_there(script: str):
+    assert script in SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_trains_its_folders_method_on_the_model_it_is_named_after(script: str):
+    told = as_it_stands(script)
+    folder, name = script.split("/")
+    assert told["plugin"]["custom_loss_function_path"] == str(ROOT / folder / "custom_loss.py")
+    assert told["plugin"]["rollout_function_path"] == str(ROOT / folder / "custom_rollout.py")
+    assert told["server"]["enable_rl_intercept"] is True
+    if "tiny" in name:
+        assert told["model"]["model_path"] == str(ROOT / "runs/tiny-model")
+        assert told["cluster"]["train_gpus"] == ""
+    else:
+        size = "4B" if "_4b_" in name else "8B"
+        assert told["model"]["model_path"] == f"Qwen/Qwen3-{size}"
+        assert (told["cluster"]["num_engines"], told["cluster"]["num_train_ranks"]) == (4, 4)
+        assert told["engine"]["backend"] == "sglang"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_says_only_what_is_its_own(script: str):
+    """Set, then one line that sources what is shared and one that calls it, or one that names another script."""
+    strict, *own = code_of(script)
+    assert strict == "set -euo pipefail"
+    assert len(own) <= 2
+    assert own[-1].endswith('"$@"')
+    if len(own) == 2:
+        twins = [
+            other for other in SCRIPTS if other.split("/")[0] == script.split("/")[0] and code_of(other)[1:] == own
+        ]
+        assert twins == [script], "one of them can name the other"
+
+
+def test_runs_of_different_scripts_write_to_different_places():
+    places: dict[object, str] = {}
+    for script in SCRIPTS:
+        if len(code_of(script)) == 3:
+            place = as_it_stands(script)["checkpoint"]["save_dir"]
+            assert place not in places, f"{script} and {places[place]}"
+            places[place] = script
+
+
+@pytest.mark.parametrize("script", ["openclaw-rl/run_tiny_openclaw_rl.sh", "openclaw-rl/run_qwen3_7b_openclaw_rl.sh"])
+def test_arrays_come_from_the_environment_and_flags_from_behind(script: str):
+    told = resolved(
+        script,
+        "--port",
+        "8123",
+        "--run-name",
+        "two words",
+        MODEL_PATH="/models/mine",
+        CKPT_ARGS="--save-interval 7",
+        ROLLOUT_ARGS="\n --rollout-batch-size 64 \n --num-rollouts-per-prompt 4",
+        REWARD_ARGS="--judge rule --majority-vote-n 9",
+        OPTIMIZER_ARGS="--lr 5e-7",
+    )
+    assert told["model"]["model_path"] == "/models/mine"
+    assert (told["server"]["port"], told["monitor"]["run_name"]) == (8123, "two words")
+    assert told["checkpoint"]["save_interval"] == 7
+    assert (told["rollout"]["rollout_batch_size"], told["rollout"]["num_rollouts_per_prompt"]) == (64, 4)
+    assert (told["judge"]["judge"], told["judge"]["majority_vote_n"]) == ("rule", 9)
+    assert float(str(told["trainer"]["lr"])) == 5e-7
+
+
+def test_a_flag_behind_the_command_beats_its_array():
+    told = resolved("openclaw-rl/run_qwen3_7b_openclaw_rl.sh", "--lr", "3e-6", OPTIMIZER_ARGS="--lr 5e-7")
+    assert float(str(told["trainer"]["lr"])) == 3e-6
+
+
+def test_published_variables_are_not_drowned_by_a_scripts_defaults():
+    told = resolved(
+        "openclaw-rl/run_qwen3_7b_openclaw_rl.sh",
+        BASE_MODEL_PATH="/models/mine",
+        LEARNING_RATE="2e-6",
+        BATCH_SIZE="8",
+        GRAD_ACCUM_STEPS="4",
+        CKPT_SAVE_DIR="/ckpt",
+        TRAIN_GPUS="0,1",
+        ROLLOUT_GPUS="2,3",
+        JUDGE_MODEL_PATH="/models/judge",
+        MAJORITY_VOTE_N="5",
+    )
+    assert told["model"]["model_path"] == "/models/mine"
+    assert float(str(told["trainer"]["lr"])) == 2e-6
+    assert told["rollout"]["rollout_batch_size"] == 32
+    assert told["checkpoint"]["save_dir"] == "/ckpt"
+    assert (told["cluster"]["train_gpus"], told["cluster"]["rollout_gpus"]) == ("0,1", "2,3")
+    assert (told["cluster"]["num_train_ranks"], told["cluster"]["num_engines"]) == (2, 2)
+    assert (told["judge"]["judge_model_path"], told["judge"]["majority_vote_n"]) == ("/models/judge", 5)
+
+
+def test_a_mistake_in_an_array_is_one_line():
+    done = ask("openclaw-rl/run_qwen3_7b_openclaw_rl.sh", OPTIMIZER_ARGS="--learnin-rate 1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "unknown flag --learnin-rate" in done.stderr
