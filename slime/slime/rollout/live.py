@@ -1,19 +1,23 @@
 """Samples from conversations that are going on.
 
-    Store ──claim──▶ Turn with its next state ──judge──▶ Verdict ──▶ stored ──▶ Sample ──▶ the caller
-                       │ too old, or not to be trained      │ unjudged, or score 0
-                       └────────────▶ excluded, with the reason ◀┘
+    Store ──claim──▶ Turn with its next state ──judge──▶ Verdict ──▶ stored ──finish──▶ Sample ──▶ the caller
+                       │ too old, or not to be trained      │ unjudged, or score 0    │ not this method's
+                       └────────────▶ excluded, with the reason ◀┴────────────────────┘
 
 A turn is held under a lease from the claim until the update that consumes it; a collector that dies
 lets go of it, and what was judged by then is not judged again. Several turns are judged at once, and
-the serving side never waits for any of it.
+the serving side never waits for any of it. What is made of a judged turn is the method's affair: its `finish`
+runs on the same worker as the judge.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
 from slime.config import JudgeConfig, RolloutConfig
 from slime.data.stitching import ScoredTurn, stitch, why_not_trained
@@ -24,33 +28,48 @@ from slime.types import SampleGroup, Turn, Verdict
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _POLL_S = 0.2
 """How soon a turn is noticed after its next state was stored."""
 
 
-async def judged_turns(
+@dataclass(frozen=True, slots=True)
+class NotTrained:
+    """Why a method makes nothing of a judged turn: `NotTrained("there is no hint")`."""
+
+    reason: str
+
+
+Finish = Callable[[Turn, Verdict], Awaitable[T | NotTrained]]
+"""What a method makes of a turn whose verdict says something."""
+
+
+async def finished_turns(
     store: Store,
     judge: Judge,
+    finish: Finish[T],
     *,
     owner: str,
     policy_version: Callable[[], int],
     rollout: RolloutConfig,
     num_workers: int,
-) -> AsyncIterator[tuple[Turn, Verdict]]:
-    """Turns that may be trained, with verdicts that say something, as they become known; endless.
+) -> AsyncGenerator[T]:
+    """What `finish` makes of turns that may be trained and whose verdicts say something, as it is made; endless.
 
     Args:
+        finish: its errors end the collecting; what may fail in a turn is for it to turn into `NotTrained`.
         owner: who holds the leases; a collector started again under the same name may release its old ones.
         policy_version: the trainer's version now; turns more than `rollout.max_staleness` older are excluded.
-        num_workers: turns judged at once.
+        num_workers: turns judged and finished at once.
     """
-    judging: list[asyncio.Task[tuple[Turn, Verdict] | None]] = []  # in the order they were claimed
+    judging: list[asyncio.Task[T | None]] = []  # in the order they were claimed
     try:
         while True:
             if room := num_workers - len(judging):
                 for claim in await store.claim(room, owner, rollout.lease_s):
                     oldest = policy_version() - rollout.max_staleness
-                    judging.append(asyncio.create_task(_judge_one(store, judge, claim, owner, oldest)))
+                    judging.append(asyncio.create_task(_take_one(store, judge, finish, claim, owner, oldest)))
             if not judging:
                 await asyncio.sleep(_POLL_S)
                 continue
@@ -66,23 +85,36 @@ async def judged_turns(
         await asyncio.gather(*judging, return_exceptions=True)
 
 
-async def _judge_one(store: Store, judge: Judge, claim: Claim, owner: str, oldest: int) -> tuple[Turn, Verdict] | None:
-    """Take one claimed turn to a stored verdict; None when nothing of it can be trained."""
+async def _take_one(
+    store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, oldest: int
+) -> T | None:
+    """Take one claimed turn to a stored verdict and beyond; None when nothing of it can be trained."""
     turn = claim.turn
     try:
         if reason := _why_not(turn, oldest):
             await store.exclude([turn.turn_id], reason)
             return None
-        if claim.verdict is not None:
-            return turn, claim.verdict
-        verdict = await judge.judge(turn)
-        await store.record_verdict(turn.turn_id, verdict, owner)
+        verdict = claim.verdict or await _judged(store, judge, turn, owner)
+        if not verdict.is_effective:
+            return None
+        finished = await finish(turn, verdict)
+        if isinstance(finished, NotTrained):
+            await store.exclude([turn.turn_id], finished.reason)
+            return None
+        return finished
     except LeaseLost as error:  # somebody else was quicker; theirs counts
         log.warning("lease lost turn=%s error=%s", turn.turn_id, error)
         return None
+
+
+async def _judged(store: Store, judge: Judge, turn: Turn, owner: str) -> Verdict:
+    verdict = await judge.judge(turn)
+    await store.record_verdict(turn.turn_id, verdict, owner)
     # Not the reason, which may quote the person: that is stored with the verdict.
-    log.info("turn judged turn=%s score=%s judge=%s", turn.turn_id, verdict.score, verdict.judge)
-    return (turn, verdict) if verdict.is_effective else None
+    log.info(
+        "turn judged turn=%s score=%s judge=%s hint=%s", turn.turn_id, verdict.score, verdict.judge, bool(verdict.hint)
+    )
+    return verdict
 
 
 def _why_not(turn: Turn, oldest: int) -> str:
@@ -93,6 +125,34 @@ def _why_not(turn: Turn, oldest: int) -> str:
     return ""
 
 
+async def judged_turns(
+    store: Store,
+    judge: Judge,
+    *,
+    owner: str,
+    policy_version: Callable[[], int],
+    rollout: RolloutConfig,
+    num_workers: int,
+) -> AsyncIterator[tuple[Turn, Verdict]]:
+    """Turns with their verdicts, as `finished_turns` finds them."""
+
+    async def as_they_are(turn: Turn, verdict: Verdict) -> tuple[Turn, Verdict] | NotTrained:
+        return turn, verdict
+
+    turns = finished_turns(
+        store,
+        judge,
+        as_they_are,
+        owner=owner,
+        policy_version=policy_version,
+        rollout=rollout,
+        num_workers=num_workers,
+    )
+    async with contextlib.aclosing(turns):
+        async for judged in turns:
+            yield judged
+
+
 def sample_of(turn: Turn, verdict: Verdict) -> SampleGroup:
     """One judged turn as a group of its own; its source is whoever holds the credential it came with.
 
@@ -101,8 +161,13 @@ def sample_of(turn: Turn, verdict: Verdict) -> SampleGroup:
     """
     if verdict.score is None:
         raise ValueError(f"turn {turn.turn_id} is unjudged")
-    source = str(turn.details.get("source", ""))
-    return SampleGroup(turn.turn_id, stitch([ScoredTurn(turn, verdict.score)], source=source))
+    return group_of(ScoredTurn(turn, verdict.score))
+
+
+def group_of(scored: ScoredTurn) -> SampleGroup:
+    """One turn as a group of its own."""
+    turn = scored.turn
+    return SampleGroup(turn.turn_id, stitch([scored], source=str(turn.details.get("source", ""))))
 
 
 async def judged_samples(
@@ -114,14 +179,20 @@ async def judged_samples(
     rollout: RolloutConfig,
     judging: JudgeConfig,
 ) -> AsyncIterator[SampleGroup]:
-    """Every effective turn as a sample: what Binary RL trains on. Close it to let go of what is being judged."""
-    turns = judged_turns(
+    """Every turn with a score as a sample: what Binary RL trains on. Close it to let go of what is being judged."""
+
+    async def finish(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
+        return sample_of(turn, verdict) if verdict.score else NotTrained("it has a hint and no score")
+
+    samples = finished_turns(
         store,
         judge,
+        finish,
         owner=owner,
         policy_version=policy_version,
         rollout=rollout,
         num_workers=judging.num_judge_workers,
     )
-    async for turn, verdict in turns:
-        yield sample_of(turn, verdict)
+    async with contextlib.aclosing(samples):
+        async for group in samples:
+            yield group
