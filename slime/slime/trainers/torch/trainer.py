@@ -75,7 +75,7 @@ class TorchTrainer:
         loss: LossConfig,
         *,
         loss_fn: LossHook,
-        lora: LoraConfig = LoraConfig(),  # noqa: B008 - frozen
+        lora: LoraConfig = LoraConfig(),
         rank: int = 0,
         world_size: int = 1,
         device: Literal["auto", "cpu", "cuda"] = "auto",
