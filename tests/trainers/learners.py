@@ -94,7 +94,8 @@ def trainer_of(
     model_dir: Path, *, loss: dict[str, Any] | None = None, loss_fn: LossHook | None = None, **settings: Any
 ) -> TorchTrainer:
     """A trainer on the CPU; Binary RL's loss unless another is given."""
-    keywords = {name: settings.pop(name) for name in ("rank", "world_size", "keep_checkpoints") if name in settings}
+    others = ("rank", "world_size", "keep_checkpoints", "lora")
+    keywords = {name: settings.pop(name) for name in others if name in settings}
     return TorchTrainer(
         model_dir,
         TrainerConfig(**{"lr": 1e-2, **settings}),
@@ -116,7 +117,7 @@ def gradients_of(trainer: TorchTrainer, batch: Batch) -> dict[str, torch.Tensor]
     apply = trainer._optimizer.apply
 
     def catch(loss: float) -> Any:
-        caught.update({n: p.grad.clone() for n, p in trainer._policy.model.named_parameters() if p.grad is not None})
+        caught.update({n: p.grad.clone() for n, p in trainer._optimizer.parameters.items() if p.grad is not None})
         return apply(loss)
 
     trainer._optimizer.apply = catch  # type: ignore[method-assign]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slime.weights.directories
 import torch
 from safetensors.torch import save_file
 from slime.trainers.torch.checkpoint import (
@@ -21,9 +20,9 @@ from slime.trainers.torch.checkpoint import (
     resumable_checkpoint,
     write_checkpoint,
 )
-from slime.weights import read_weights
+from slime.weights import Manifest, directories, read_weights, write_weights
 
-CHANGES = [(slime.weights.directories, "_fsync"), (Path, "rename"), (Path, "symlink_to"), (os, "replace"), (shutil, "rmtree")]
+CHANGES = [(directories, "_fsync"), (Path, "rename"), (Path, "symlink_to"), (os, "replace"), (shutil, "rmtree")]
 
 
 @pytest.fixture
@@ -35,12 +34,20 @@ def base_dir(tmp_path: Path) -> Path:
     return base
 
 
+def writer(values: torch.Tensor, base_dir: Path) -> Callable[[Path, int], Manifest]:
+    return lambda where, version: write_weights({"w": values}, where, version=version, template_dir=base_dir)
+
+
 def write(save_dir: Path, base_dir: Path, step: int) -> None:
     """Checkpoint `step`, whose every number is `step`."""
     values = torch.full((3, 3), float(step))
     state = TrainerState(step, step, 0, consumed={step: (f"t{step}",)})
     write_checkpoint(
-        save_dir, state, weights={"w": values}, tensors={"exp_avg.w": values}, template_dir=base_dir, keep=1
+        save_dir,
+        state,
+        write_weights=writer(values, base_dir),
+        tensors={"exp_avg.w": values},
+        keep=1,
     )
 
 
@@ -86,9 +93,8 @@ def test_a_kill_at_any_change_leaves_a_good_checkpoint(base_dir: Path, tmp_path:
             write_checkpoint(
                 save_dir,
                 TrainerState(2, 2, 0),
-                weights={"w": torch.full((3, 3), 9.0)},
+                write_weights=writer(torch.full((3, 3), 9.0), base_dir),
                 tensors={"exp_avg.w": torch.zeros(3, 3)},
-                template_dir=base_dir,
                 keep=2,
             )
         fired = in_a_child_killed_before_change(number, lambda save_dir=save_dir: write(save_dir, base_dir, 2))

@@ -1,6 +1,6 @@
 """LoRA on a loaded model: PEFT puts the layers in, and here is what training needs of them.
 
-    add_lora(model, settings) ─▶ frozen linear layers, each with A (random) and B (zero) beside it: y = W x + α/r · B A x
+    add_lora(model, settings) ─▶ frozen linear layers, each with A (random) and B (zero) beside it: W x + α/r · B A x
     LoraLayers.off()          ─▶ W x alone: the model as it was at the start, which is the reference
 
 B is zero at first, so the model with a new adapter is the model without one, bit for bit. A is drawn from the seed and
@@ -138,18 +138,23 @@ def seed_dropout(seed: int, step: int, rank: int) -> None:
 def _targets(model: Any, written: str) -> tuple[str, ...]:
     """Last parts of the names of the layers to adapt, sorted: those written, or all linear ones but the output's."""
     head = model.get_output_embeddings()
-    linear = {name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head}
+    linear = {
+        name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head
+    }
     if written == ALL_LINEAR:
         return tuple(sorted(linear))
     wanted = tuple(sorted({name for name in re.split(r"[,\s]+", written) if name}))
     unknown = [name for name in wanted if name not in linear]
     if unknown or not wanted:
+        name = unknown[0] if unknown else ""
         raise ConfigError(
-            f"--lora-target-modules {written}: no linear layer of this model is called {unknown[0] if unknown else ''!r}; "
+            f"--lora-target-modules {written}: no linear layer of this model is called {name!r}; "
             f"it has {', '.join(sorted(linear))}"
         )
     return wanted
 
 
 def _words(shape: LoraShape) -> str:
-    return f"--lora-rank {shape.rank} --lora-alpha {shape.alpha:g} --lora-target-modules {','.join(shape.target_modules)}"
+    return (
+        f"--lora-rank {shape.rank} --lora-alpha {shape.alpha:g} --lora-target-modules {','.join(shape.target_modules)}"
+    )

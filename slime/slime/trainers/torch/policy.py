@@ -125,9 +125,7 @@ class Policy:
             return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir)
         dropout = self._settings.lora_dropout
         adapter = self.lora.adapter()
-        return write_adapter(
-            adapter, weights_dir, name=ADAPTER_NAME, version=version, base=self._base, dropout=dropout
-        )
+        return write_adapter(adapter, weights_dir, name=ADAPTER_NAME, version=version, base=self._base, dropout=dropout)
 
     def load(self, weights_dir: Path) -> None:
         """Take over what another policy of the same model wrote, in place; its hashes are not checked.
