@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from slime.chat import ChatFormat
 from slime.cluster.children import Child, CommandActor
 from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
@@ -31,9 +30,9 @@ from slime.config import Config, PluginConfig
 from slime.config.flags import as_flags
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
-from slime.engines.client import HttpEngine
 from slime.engines.launch import free_port
 from slime.errors import ConfigError, EngineUnavailable, OpenClawError
+from slime.judging.chat_model import ChatModel, EngineModel
 from slime.judging.llm import LlmJudge
 from slime.judging.plugin import PluginJudge
 from slime.judging.rule import RuleJudge
@@ -45,6 +44,7 @@ from slime.plugins.losses import load_loss
 from slime.plugins.rewards import RewardHook, load_reward
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Judge
+from slime.rollout.judges import judge_model_at, renderer
 from slime.store import Store
 from slime.types import SampleGroup
 
@@ -83,6 +83,11 @@ class Plan:
 def check(config: Config) -> Plan:
     """Find what is wrong with the settings before anything is started. Raises ConfigError in one line."""
     check_model_dir(config.model.model_path)
+    if config.judge.judge_quorum > config.judge.majority_vote_n:
+        raise ConfigError(
+            f"--judge-quorum {config.judge.judge_quorum} can never be reached with "
+            f"--majority-vote-n {config.judge.majority_vote_n}: cast more votes, or need fewer"
+        )
     plugin = config.plugin
     if config.rollout.num_rollouts_per_prompt > 1:
         log.warning("num_rollouts_per_prompt is for rollouts that sample groups; a person gets one reply and no group")
@@ -189,30 +194,34 @@ async def _until_ready(url: str) -> None:
 
 @contextlib.asynccontextmanager
 async def _judge(config: Config, plan: Plan, fleet: Fleet, log_dir: Path) -> AsyncIterator[Judge]:
-    """The judge that was asked for: a plug-in, the rules, or a model on an engine of its own, a URL or the policy's."""
+    """The judge that was asked for: a plug-in, the rules, or a model."""
     if plan.reward is not None:
         yield PluginJudge(plan.reward, timeout_s=config.judge.judge_timeout_s)
     elif config.judge.judge == "rule":
         yield RuleJudge()
-    elif config.judge.judge_url:
-        async with HttpEngine(config.judge.judge_url) as engine:
-            yield LlmJudge(engine, _render(config.judge.judge_model_path or config.model.model_path), config.judge)
+    else:
+        async with _judge_model(config, fleet, log_dir) as model:
+            yield LlmJudge(model, config.judge)
+
+
+@contextlib.asynccontextmanager
+async def _judge_model(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator[ChatModel]:
+    """The model that is asked: at a URL, on an engine of its own (frozen), or the policy (current)."""
+    if config.judge.judge_url:
+        tokenizer_dir = config.judge.judge_model_path or config.model.model_path
+        async with judge_model_at(config.judge, tokenizer_dir) as there:
+            yield there
     elif config.judge.judge_model_path:
         check_model_dir(config.judge.judge_model_path)
         model = replace(config.model, model_path=config.judge.judge_model_path)
         bench = Fleet(model, config.engine, ("",), log_dir / "judge")
         try:
             await bench.start()
-            yield LlmJudge(bench.clients[0], _render(model.model_path), config.judge)
+            yield EngineModel(bench.clients[0], renderer(model.model_path), Path(model.model_path).name)
         finally:
             await bench.stop()
     else:
-        yield LlmJudge(fleet.clients[0], _render(config.model.model_path), config.judge)
-
-
-def _render(model_path: str) -> Any:
-    chat = ChatFormat.load(Path(model_path))
-    return lambda messages: chat.render(messages)
+        yield EngineModel(fleet.clients[0], renderer(config.model.model_path))
 
 
 def _rollout(config: Config, plan: Plan, store: Store, judge: Judge, pipeline: Pipeline) -> AsyncIterator[SampleGroup]:

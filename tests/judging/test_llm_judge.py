@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from judged_turns import turn_with
 from slime.config.sections import JudgeConfig
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
+from slime.judging.chat_model import EngineModel
 from slime.judging.llm import LlmJudge
 from slime.judging.prompts import defuse, judge_messages, read_score, shorten
 from slime.judging.scripted import ScriptedJudge
@@ -59,7 +60,7 @@ def render(messages: list[Message]) -> tuple[int, ...]:
 
 def judge_with(engine: Engine, num_votes: int = 3, timeout_s: float = 5.0, threshold: float = 0.5) -> LlmJudge:
     config = JudgeConfig(majority_vote_n=num_votes, judge_timeout_s=timeout_s, majority_vote_threshold=threshold)
-    return LlmJudge(engine, render, config)
+    return LlmJudge(EngineModel(engine, render), config)
 
 
 async def verdict_of(*answers: Answer, num_votes: int = 3, timeout_s: float = 5.0, threshold: float = 0.5) -> Verdict:
@@ -75,13 +76,14 @@ async def test_majority_of_the_votes_is_the_score() -> None:
 
 async def test_everything_said_and_shown_is_kept() -> None:
     verdict = await verdict_of(r"\boxed{1}", EngineRejected("no such model"), r"\boxed{1} or so", num_votes=3)
-    first, second, third = verdict.details["votes"]
+    first, second, third = verdict.details["judgements"]
     assert first["answer"] == r"\boxed{1}"
     assert first["policy_version"] == 7
     assert first["latency_s"] >= 0
     assert second["failure"] == "EngineRejected: no such model"
     assert third["score"] == 1.0
-    assert "Thanks!" in verdict.details["prompt"][1]["content"]
+    assert all("Thanks!" in judgement["prompt"][1]["content"] for judgement in (first, second, third))
+    assert {judgement["model"] for judgement in (first, second, third)} == {"policy"}
     json.dumps(dict(verdict.details))  # so that it can be stored
 
 
@@ -116,7 +118,7 @@ async def test_late_vote_has_failed_and_the_others_count() -> None:
     start = time.monotonic()
     verdict = await verdict_of(30.0, r"\boxed{1}", r"\boxed{1}", timeout_s=0.2)
     assert verdict.votes == (None, 1.0, 1.0)
-    assert verdict.details["votes"][0]["failure"] == "no answer within 0.2 s"
+    assert verdict.details["judgements"][0]["failure"] == "no answer within 0.2 s"
     assert time.monotonic() - start < 5
 
 
@@ -146,7 +148,7 @@ async def test_template_that_fails_and_turn_without_next_state_are_unjudged() ->
     def broken(messages: list[Message]) -> tuple[int, ...]:
         raise KeyError("enable_thinking")
 
-    verdict = await LlmJudge(AnsweringEngine(), broken, JudgeConfig()).judge(turn_with("Thanks!"))
+    verdict = await LlmJudge(EngineModel(AnsweringEngine(), broken), JudgeConfig()).judge(turn_with("Thanks!"))
     assert verdict.score is None
     assert "KeyError" in verdict.reason
     assert (await judge_with(AnsweringEngine()).judge(turn_with(None))).score is None

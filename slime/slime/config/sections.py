@@ -63,10 +63,14 @@ class JudgeConfig:
     """Who says how good a turn was."""
 
     judge: Literal["rule", "llm"] = option("rule", "rule: sentiment and correction patterns, no model; llm: ask a model")
-    judge_url: str = option("", "engine of our dialect that the llm judge asks; the policy's own when empty")
+    judge_url: str = option("", "whom the llm judge asks: any OpenAI-compatible URL (…/v1), or an engine of our dialect; the policy's own engine when empty")
+    judge_model: str = option("", "name of the model at an OpenAI-compatible judge_url; the first it serves when empty")
+    judge_api_key: str = option("", "bearer token for an OpenAI-compatible judge_url", env=("JUDGE_API_KEY", "OPENAI_API_KEY"), secret=True)
+    judge_retries: int = option(2, "attempts after the first, with backoff, at an OpenAI-compatible judge_url", ge=0)
     judge_model_path: str = option("", "model directory of a judge engine to start", env=("JUDGE_MODEL_PATH", "PRM_MODEL_PATH"))
     majority_vote_n: int = option(3, "votes an llm judge casts on a turn", env=("MAJORITY_VOTE_N",), ge=1)
     majority_vote_threshold: float = option(0.5, "share of the valid votes that must agree", env=("MAJORITY_VOTE_THRESHOLD",), ge=0, le=1)
+    judge_quorum: int = option(0, "valid votes that a score needs; 0 = half of all", ge=0)
     num_judge_workers: int = option(4, "turns judged at once", ge=1)
     judge_temperature: float = option(0.6, "sampling temperature of a vote", ge=0)
     judge_max_new_tokens: int = option(4096, "length limit of a vote", ge=1)

@@ -1,38 +1,31 @@
-"""The llm judge: asks an engine, several times, how a reply was received.
+"""The llm judge: asks a chat model, several times, how a reply was received.
 
-    Turn ─▶ prompts.judge_messages ─▶ render ─▶ engine.generate × votes ─▶ prompts.read_score ─▶ voting ─▶ Verdict
+    Turn ─▶ prompts.judge_messages ─▶ model.answer × votes ─▶ prompts.read_score ─▶ voting ─▶ Verdict
 
-The engine may be the policy's own or another one; all that is needed of it is `protocols.Engine`.
+The model may be the policy, another engine or a server elsewhere; all that is needed of it is `chat_model.ChatModel`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from collections.abc import Callable
 
 from slime.config.sections import JudgeConfig
-from slime.errors import EngineUnavailable
+from slime.judging.chat_model import ChatModel
 from slime.judging.prompts import judge_messages, read_score
 from slime.judging.voting import Ballot, collect_votes, count_votes
-from slime.protocols import Engine, GenerateRequest
-from slime.types import Completion, Message, SamplingParams, Turn, Verdict
-
-Render = Callable[[list[Message]], tuple[int, ...]]
-"""A chat as the judge model's prompt ids, generation prompt included."""
+from slime.types import Message, SamplingParams, Turn, Verdict
 
 
 class LlmJudge:
     """Scores a turn by the majority of `majority_vote_n` answers of a model.
 
-    Its verdict's details hold the prompt and, for each vote, the raw answer and the latency, so that every score
-    can be read again from the store.
+    Its verdict's details hold every judgement: what was asked, the raw answer, what was read in it and the latency,
+    so that each score can be read again from the store, and asked again of another model.
     """
 
-    def __init__(self, engine: Engine, render: Render, config: JudgeConfig) -> None:
-        self._engine = engine
-        self._render = render
+    def __init__(self, model: ChatModel, config: JudgeConfig) -> None:
+        self._model = model
         self._config = config
         self._sampling = SamplingParams(
             temperature=config.judge_temperature, max_new_tokens=config.judge_max_new_tokens
@@ -43,39 +36,26 @@ class LlmJudge:
             return Verdict(None, judge="llm", reason="nothing followed the reply")
         nonce = secrets.token_hex(8)
         messages = judge_messages(turn, nonce)
-        try:
-            prompt_ids = self._render(messages)
-        except Exception as error:  # the boundary: a chat template is a program of the model's author
-            reason = f"the prompt cannot be rendered: {type(error).__name__}: {error}"
-            return Verdict(None, judge="llm", reason=reason, details={"prompt": messages})
 
         async def vote(index: int) -> Ballot:
-            return await self._vote(
-                GenerateRequest(f"judge-{turn.turn_id}-{index}-{nonce}", prompt_ids, self._sampling)
-            )
+            return await self._vote(messages, f"judge-{turn.turn_id}-{index}-{nonce}")
 
         config = self._config
         ballots = await collect_votes(vote, config.majority_vote_n, config.judge_timeout_s)
-        return count_votes(ballots, config.majority_vote_threshold, "llm", {"prompt": messages})
+        asked = {"prompt": messages, "model": self._model.name}
+        return count_votes(ballots, config.majority_vote_threshold, "llm", asked, quorum=config.judge_quorum)
 
-    async def _vote(self, request: GenerateRequest) -> Ballot:
+    async def _vote(self, messages: list[Message], request_id: str) -> Ballot:
         start = time.monotonic()
-        completion = await self._generate(request)
+        answer = await self._model.answer(messages, request_id, self._sampling)
         details = {
-            "answer": completion.text,
-            "finish_reason": completion.finish_reason,
+            "answer": answer.text,
+            "model": answer.model,
+            "finish_reason": answer.finish_reason,
             "latency_s": round(time.monotonic() - start, 4),
-            "policy_version": max((span.version for span in completion.spans), default=0),
+            "policy_version": answer.policy_version,
         }
-        if completion.finish_reason != "stop":
-            return Ballot(None, f"the answer was cut off ({completion.finish_reason})", details)
-        score = read_score(completion.text)
+        if answer.finish_reason != "stop":
+            return Ballot(None, f"the answer was cut off ({answer.finish_reason})", details)
+        score = read_score(answer.text)
         return Ballot(score, "" if score is not None else "no score of 1, 0 or -1 in the last box", details)
-
-    async def _generate(self, request: GenerateRequest) -> Completion:
-        """Ask until the engine has room; the vote's deadline ends the asking."""
-        while True:
-            try:
-                return await self._engine.generate(request)
-            except EngineUnavailable as error:
-                await asyncio.sleep(error.retry_after_s)

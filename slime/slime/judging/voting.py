@@ -53,16 +53,30 @@ async def collect_votes(vote: Callable[[int], Awaitable[Ballot]], num_votes: int
     return list(await asyncio.gather(*(cast(index) for index in range(num_votes))))
 
 
-def count_votes(ballots: Sequence[Ballot], threshold: float, judge: str, details: Mapping[str, Any]) -> Verdict:
-    """The score that most valid votes give, if at least half of all votes are valid and `threshold` of those agree.
+def count_votes(
+    ballots: Sequence[Ballot], threshold: float, judge: str, asked: Mapping[str, Any], *, quorum: int = 0
+) -> Verdict:
+    """The score that most valid votes give, if enough votes are valid and `threshold` of those agree.
+
+    Args:
+        asked: what all votes were shown: `prompt` and `model`; kept with every judgement.
+        quorum: valid votes that are needed; 0 = half of all.
+
+    Returns:
+        A verdict whose `details["judgements"]` hold one entry a vote, failed ones too, for the store to keep.
 
     >>> count_votes([Ballot(1.0), Ballot(1.0), Ballot(None, "timeout")], 0.5, "llm", {}).score
     1.0
     """
     votes = tuple(ballot.score for ballot in ballots)
-    details = {**details, "votes": [{"score": b.score, "failure": b.failure, **b.details} for b in ballots]}
+    now = time.time()
+    kept = [
+        {"judge": judge, "created_at": now, **asked, "score": ballot.score, "failure": ballot.failure, **ballot.details}
+        for ballot in ballots
+    ]
+    details = {"judgements": kept}
     valid = [score for score in votes if score is not None]
-    quorum = max(1, math.ceil(len(ballots) / 2))
+    quorum = quorum or max(1, math.ceil(len(ballots) / 2))
     if len(valid) < quorum:
         failures = "; ".join(sorted({ballot.failure for ballot in ballots if ballot.failure}))
         reason = f"{len(valid)} of {len(votes)} votes are valid, {quorum} are needed: {failures}"
