@@ -15,8 +15,10 @@ from torch import Tensor
 def compute_loss(
     policy_logprobs: Tensor,
     rollout_logprobs: Tensor,
+    proximal_logprobs: Tensor,
     reference_logprobs: Tensor,
     advantages: Tensor,
+    sequence_index: Tensor,
     sum_of_sample_mean: Callable[[Tensor], Tensor],
     compute_full_kl: Callable[[], Tensor],
     compute_entropy: Callable[[], Tensor],
@@ -32,4 +34,6 @@ def compute_loss(
         config=config,
         compute_full_kl=compute_full_kl,
         compute_entropy=compute_entropy,
+        proximal_logprobs=proximal_logprobs,
+        sequence_index=sequence_index,
     )

@@ -26,7 +26,7 @@ from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import Placement, place
 from slime.cluster.session import ray_session
-from slime.config import Config, PluginConfig
+from slime.config import Config, LossConfig, PluginConfig
 from slime.config.flags import as_flags
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
@@ -83,6 +83,7 @@ class Plan:
 def check(config: Config) -> Plan:
     """Find what is wrong with the settings before anything is started. Raises ConfigError in one line."""
     check_model_dir(config.model.model_path)
+    config.loss.check()
     if config.judge.judge_quorum > config.judge.majority_vote_n:
         raise ConfigError(
             f"--judge-quorum {config.judge.judge_quorum} can never be reached with "
@@ -91,9 +92,10 @@ def check(config: Config) -> Plan:
     plugin = config.plugin
     if config.rollout.num_rollouts_per_prompt > 1:
         log.warning("num_rollouts_per_prompt is for rollouts that sample groups; a person gets one reply and no group")
-    if config.loss.baseline == "group" and plugin.rollout_function_path == PluginConfig.rollout_function_path:
+    if config.loss.compares_groups and plugin.rollout_function_path == PluginConfig.rollout_function_path:
         raise ConfigError(
-            "--baseline group compares replies to one prompt, and people get only one: use --baseline ema"
+            f"{_comparing(config.loss)} compares replies to one prompt, and people get only one: "
+            "use --advantage-estimator reinforce --baseline ema"
         )
     load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
     if plugin.custom_generate_function_path:
@@ -105,6 +107,13 @@ def check(config: Config) -> Plan:
         rollout=load_hook(ROLLOUT, plugin.rollout_function_path),
         reward=load_reward(plugin.custom_rm_path, plugin_settings(config)) if plugin.custom_rm_path else None,
     )
+
+
+def _comparing(loss: LossConfig) -> str:
+    """The flag that asks for groups."""
+    if loss.advantage_estimator == "reinforce":
+        return f"--baseline {loss.baseline}"
+    return f"--advantage-estimator {loss.advantage_estimator}"
 
 
 async def train(config: Config, plan: Plan) -> None:

@@ -11,6 +11,7 @@ the field from the others.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,6 +73,13 @@ register_field("has_reward", level="token", dtype="bool", fill=1, meaning="0 whe
 register_field("turn_index", level="token", dtype="int64", fill=-1, meaning="which of the sample's turns sampled it")
 register_field("rewards", level="token", meaning="score of its turn; the sample's reward where turns have none")
 register_field("advantages", level="token", meaning="made from rewards by the trainer, unless a sample brings its own")
+register_field("returns", level="token", meaning="advantage plus value before the turn: what a critic learns")
+register_field("old_values", level="token", meaning="the critic's value of what came before the token, at the start of the batch")
+register_field(
+    "proximal_logprobs", level="token", fill=math.nan, meaning="log-prob at the start of the batch, of several steps"
+)
+register_field("reference_kl", level="token", meaning="KL to the reference at the start of the batch, for the reward")
+register_field("outcome", level="sample", meaning="what the whole trajectory came to; step_wise adds it to each step")
 register_field("reward", level="sample", meaning="score of the verdict")
 register_field(
     "temperature", level="sample", fill=1.0, meaning="sampling temperature; the trainer divides logits by it"

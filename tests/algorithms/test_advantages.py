@@ -7,7 +7,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slime.algorithms.advantages import MovingBaseline, group_advantages
+from slime.algorithms.advantages import MovingBaseline
+from slime.algorithms.groups import group_advantages
 
 rewards_of = st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=1, max_size=12)
 

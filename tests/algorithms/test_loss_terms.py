@@ -8,6 +8,8 @@ import pytest
 import torch
 from slime.algorithms.losses import clipped_surrogate, entropy, exact_kl, importance_ratio, reference_kl, token_logprobs
 from slime.algorithms.objective import policy_objective
+from slime.config.sections import LossConfig
+from slime.plugins.settings import plugin_settings
 from torch import Tensor
 
 POLICY = (-1.0, -2.0, -0.5, -3.0, -0.1)
@@ -122,15 +124,14 @@ def test_exact_kl_entropy_and_logprobs_against_sums_over_the_vocabulary() -> Non
 
 
 def test_the_objective_of_five_tokens_is_the_sum_of_its_terms() -> None:
-    settings = {"eps_clip": 0.2, "eps_clip_high": 0.1, "tis_clip_low": 0.0, "tis_clip": 2.0}
-    settings |= {"kl_loss_coef": 0.5, "kl_loss_type": "k3", "entropy_coef": 0.25}
+    loss_config = LossConfig(eps_clip_high=0.1, kl_loss_coef=0.5, kl_loss_type="k3", entropy_coef=0.25)
     loss, metrics = policy_objective(
         column(POLICY, grad=True),
         column(ROLLOUT),
         column(REFERENCE),
         column(ADVANTAGES),
         mean=Tensor.mean,
-        config=settings,
+        config=plugin_settings(loss_config),
         compute_full_kl=lambda: pytest.fail("not asked for"),
         compute_entropy=lambda: column((1.0, 2.0, 3.0, 4.0, 5.0)),
     )

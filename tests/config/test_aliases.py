@@ -57,7 +57,6 @@ def test_the_published_yaml_file_for_binary_rl(tmp_path):
     [
         ("training: {method: combine}", "training.method: 'combine' is not built yet; binary is"),
         ("training: {opd_weight: 0.5}", "on-policy distillation is not built yet"),
-        ("training: {gae_lambda: 0.95}", "there is no value function"),
         ("training: {gradient_accumulation_steps: 4}", "needs training.batch_size beside it"),
         ("rollout: {parallel_envs: 16}", "agent tracks"),
         ("rollout: {session_aware: false}", "turns are always kept by session"),
@@ -86,6 +85,8 @@ def test_published_keys_that_cannot_be_had_are_refused_in_one_line(tmp_path, lin
         (["--num-rollout-workers", "16"], "judge.num_judge_workers", 16),
         (["--lr-warmup-samples", "100", "--rollout-batch-size", "32"], "trainer.lr_warmup_steps", 4),
         (["--hf-checkpoint", "/m"], "model.model_path", "/m"),
+        (["--use-tis"], "loss.behaviour_correction", "decoupled"),
+        (["--disable-grpo-std-normalization"], "loss.grpo_std_normalization", False),
     ],
 )
 def test_published_flags_become_ours_and_say_so(argv, path, value):
@@ -109,9 +110,7 @@ def test_what_is_so_in_any_case_passes_with_a_notice():
         resolve(["--reward-aggregation", "mean"], {})
 
 
-@pytest.mark.parametrize(
-    "flag", ["--offload-optimizer-state", "--max-turns", "--parallel-envs"]
-)
+@pytest.mark.parametrize("flag", ["--offload-optimizer-state", "--max-turns", "--parallel-envs"])
 def test_flags_of_later_features_are_refused(flag):
     with pytest.raises(ConfigError, match=f"^{flag}: .*not built yet"):
         resolve([flag, "4"], {})
@@ -126,7 +125,7 @@ def test_batch_variables_multiply():
         resolve([], {"BATCH_SIZE": "big"})
 
 
-@pytest.mark.parametrize("name", ["VALUE_CLIP", "DATA_PATH", "ENV_TYPE", "PARALLEL_ENVS"])
+@pytest.mark.parametrize("name", ["DATA_PATH", "ENV_TYPE", "PARALLEL_ENVS"])
 def test_variables_of_later_features_are_refused(name):
     with pytest.raises(ConfigError, match=f"^{name}: "):
         resolve([], {name: "true"})

@@ -1,41 +1,52 @@
-"""From rewards to advantages: how much better than expected, where two sources may expect different things.
+"""Advantages without a group: a moving average for each source, whitening over a batch, a teacher's opinion.
 
-All arithmetic is on differences of rewards, so rewards that are all equal give exactly zero.
+Baselines that compare replies with each other stand in `groups`, what comes later in a session in `returns`. All
+arithmetic is on differences of rewards, so rewards that are all equal give exactly zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
 
-def group_advantages(
-    rewards: Sequence[float], group_ids: Sequence[Hashable], member_ids: Sequence[Hashable] | None = None
-) -> list[float]:
-    """Each reward less the mean of its group (GRPO's centring), whatever the size of the groups.
 
-    A group of one says nothing about better or worse and gets 0.
+def whiten(values: Tensor) -> Tensor:
+    """Values less their mean, over their standard deviation: (x − mean) / √(var + 1e-8), var unbiased; [N] → [N].
+
+    Values that are all equal give exactly zero, as does one alone.
+
+    >>> whiten(torch.tensor([1.0, 3.0], dtype=torch.float64))
+    tensor([-0.7071,  0.7071], dtype=torch.float64)
+    """
+    if len(values) < 2:
+        return torch.zeros_like(values)
+    differences = values - values[0]
+    centred = differences - differences.mean()
+    variance = centred.square().sum() / (len(values) - 1)
+    return centred * torch.rsqrt(variance + 1e-8)
+
+
+def distillation_advantage(teacher_logprobs: Tensor, behaviour_logprobs: Tensor, has_teacher: Tensor) -> Tensor:
+    """log π_T − log π_b of each token where there is a teacher, exactly 0 where there is none: on-policy distillation.
+
+    Its expectation under the behaviour is −KL(π_b ‖ π_T); it is added to the advantage of the rewards. A teacher's
+    log-probs are of its own distribution at temperature 1, the behaviour's of what was sampled from.
 
     Args:
-        member_ids: who earned a reward; a member with several counts once, with their mean. Default: each its own.
+        teacher_logprobs: [N]; where `has_teacher` is 0 they may hold anything.
+        behaviour_logprobs: [N] when the tokens were sampled.
+        has_teacher: [N], bool or 0 and 1.
 
-    >>> group_advantages([1.0, 0.0, 0.5, 0.5], ["p", "p", "q", "q"])
-    [0.5, -0.5, 0.0, 0.0]
+    >>> distillation_advantage(torch.tensor([-0.5, -9.0]), torch.tensor([-1.5, -1.0]), torch.tensor([1, 0]))
+    tensor([1., 0.])
     """
-    members: dict[Hashable, dict[Hashable, list[float]]] = {}
-    for i, (reward, group_id) in enumerate(zip(rewards, group_ids, strict=True)):
-        member_id = member_ids[i] if member_ids is not None else i
-        members.setdefault(group_id, {}).setdefault(member_id, []).append(reward)
-    return [
-        _mean([_mean([reward - other for other in earned]) for earned in members[group_id].values()])
-        for reward, group_id in zip(rewards, group_ids, strict=True)
-    ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    gap = teacher_logprobs - behaviour_logprobs
+    return torch.where(has_teacher.bool(), gap, torch.zeros_like(gap))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """What is minimised, one token at a time: every function maps 1-D tensors over trainable tokens to one of that shape.
 
-    policy_logprobs ─┬─ importance_ratio ◀─ rollout_logprobs
+    policy_logprobs ─┬─ importance_ratio, sequence_ratio ◀─ rollout_logprobs or proximal_logprobs
                      │        ▼
-                     ├─ clipped_surrogate ◀─ advantages ──▶ policy loss ─┐
-                     └─ reference_kl ◀───── reference_logprobs ──▶ KL ───┴─▶ reductions ─▶ one number
+                     ├─ clipped_surrogate, clipped_weight_loss ◀─ advantages ──▶ policy loss ─┐
+                     └─ reference_kl ◀───── reference_logprobs ──▶ KL ────────────────────────┴─▶ reductions
 
 Notation: ℓ the policy's log-prob of the token now, with gradient; ℓ_b the behaviour's, when the token was
 sampled; ℓ_ref the reference's; A the advantage. Engines serve newer weights while older turns wait, so
@@ -18,6 +18,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from slime.algorithms.reductions import sequence_means
 
 KlKind = Literal["k1", "k2", "k3", "low_var_kl", "full"]
 
@@ -41,23 +43,65 @@ def importance_ratio(
     return torch.exp(policy_logprobs - behaviour_logprobs.clamp(min=farthest_below, max=farthest_above))
 
 
+def sequence_ratio(
+    policy_logprobs: Tensor, old_logprobs: Tensor, sequence_index: Tensor, low: float = 0.0, high: float = math.inf
+) -> Tensor:
+    """exp(mean of ℓ − ℓ_old over a token's sequence), at each of its tokens: GSPO-token (arXiv 2507.18071 eq. 14).
+
+    The value is the sequence's, the gradient the token's own: s·∇ℓ_t. With one advantage for the whole
+    sequence the mean over its tokens has GSPO's gradient; with one for each token it is still right.
+
+    Args:
+        sequence_index: [N], which sequence a token belongs to.
+        low, high: what the sequence's ratio is truncated to.
+
+    >>> sequence_ratio(torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -3.0]), torch.tensor([0, 0]))
+    tensor([2.7183, 2.7183])
+    """
+    log_ratios = sequence_means((policy_logprobs - old_logprobs).detach(), sequence_index)
+    return torch.exp(log_ratios).clamp(low, high) * torch.exp(policy_logprobs - policy_logprobs.detach())
+
+
 def clipped_surrogate(
-    ratio: Tensor, advantages: Tensor, eps_clip: float, eps_clip_high: float
+    ratio: Tensor, advantages: Tensor, eps_clip: float, eps_clip_high: float, eps_clip_c: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The pessimistic surrogate max(−ρA, −clip(ρ, 1 − eps_clip, 1 + eps_clip_high)·A), and where the clip acts.
 
     A token that has already moved far enough the way its advantage points gets no further push. An upper
-    bound farther out than the lower one lets rare tokens that turned out well grow.
+    bound farther out than the lower one lets rare tokens that turned out well grow (DAPO, arXiv 2503.14476).
+
+    Args:
+        eps_clip_c: dual clip (arXiv 1912.09729): where A < 0 the loss is at most −c·A, so that a bad token
+            whose ratio exploded does not take over the batch. Above 1; 0 is off.
 
     >>> clipped_surrogate(torch.tensor([1.5, 1.5]), torch.tensor([1.0, -1.0]), 0.2, 0.28)
     (tensor([-1.2800,  1.5000]), tensor([ True, False]))
     """
     unclipped = -ratio * advantages
     clipped = -ratio.clamp(1.0 - eps_clip, 1.0 + eps_clip_high) * advantages
-    return torch.maximum(unclipped, clipped), clipped > unclipped
+    loss, is_clipped = torch.maximum(unclipped, clipped), clipped > unclipped
+    if eps_clip_c:
+        most = torch.where(advantages < 0, -eps_clip_c * advantages, torch.full_like(advantages, math.inf))
+        loss, is_clipped = torch.minimum(loss, most), is_clipped | (loss > most)
+    return loss, is_clipped
 
 
-def reference_kl(policy_logprobs: Tensor, reference_logprobs: Tensor, ratio: Tensor, kind: KlKind) -> Tensor:
+def clipped_weight_loss(
+    policy_logprobs: Tensor, ratio: Tensor, advantages: Tensor, eps_clip: float, eps_clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """−sg(clip(ρ, 1 − eps_clip, 1 + eps_clip_high))·A·ℓ, and where the clip acts: CISPO (arXiv 2506.13585 eq. 4–5).
+
+    The weight is clipped, not the token: every token keeps its gradient. eps_clip 1 leaves the lower bound off.
+
+    >>> clipped_weight_loss(torch.tensor([-2.0]), torch.tensor([3.0]), torch.tensor([1.0]), 0.2, 0.28)
+    (tensor([2.5600]), tensor([True]))
+    """
+    weight = ratio.detach()
+    clipped = weight.clamp(1.0 - eps_clip, 1.0 + eps_clip_high)
+    return -clipped * advantages * policy_logprobs, clipped != weight
+
+
+def reference_kl(policy_logprobs: Tensor, reference_logprobs: Tensor, ratio: Tensor | None, kind: KlKind) -> Tensor:
     """An estimate of KL(π ‖ π_ref) from the sampled tokens, whose gradient is an estimate of the KL's gradient.
 
     With x = ℓ − ℓ_ref: k1 = x, k2 = x²/2, k3 = e^−x − 1 + x, low_var_kl = k3 with x and result held within ±10.
@@ -66,9 +110,11 @@ def reference_kl(policy_logprobs: Tensor, reference_logprobs: Tensor, ratio: Ten
     itself nowhere. k2 has that gradient as it stands and takes ρ as a weight only.
 
     Args:
-        ratio: ρ with its gradient, from `importance_ratio`.
+        ratio: ρ with its gradient, from `importance_ratio`; None leaves it out, which is what most programs do.
     """
     difference = policy_logprobs - reference_logprobs
+    if ratio is None:
+        ratio = torch.ones_like(difference)
     if kind == "k1":
         return ratio * difference
     if kind == "k2":

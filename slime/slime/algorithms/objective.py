@@ -1,6 +1,18 @@
 """The policy objective that the methods share: what differs between them is the advantage.
 
-loss = mean of  clipped surrogate(ρ, A)  +  kl_loss_coef · KL(π ‖ π_ref)  −  entropy_coef · H(π)
+loss = mean of  w · surrogate(ρ, A)  +  kl_loss_coef · KL(π ‖ π_ref)  −  entropy_coef · H(π)
+
+    behaviour_correction   ρ is taken to     truncated   w
+    tis                    the behaviour b   yes         1
+    decoupled              the proximal p    no          clip(p/b)            of each token
+    icepop                 p                 no          p/b or 0             of each token
+    mis                    p                 no          of mis_level, mis_mode
+    none                   p                 no          1                    as though the samples were fresh
+
+    advantage_estimator    surrogate
+    gspo                   clipped, ρ of the whole sequence
+    cispo                  clipped weight times log-prob
+    any other              clipped
 """
 
 from __future__ import annotations
@@ -8,9 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from slime.algorithms.losses import clipped_surrogate, importance_ratio, reference_kl
+from slime.algorithms.corrections import behaviour_weights, off_policy_sequence_mask
+from slime.algorithms.losses import (
+    clipped_surrogate,
+    clipped_weight_loss,
+    importance_ratio,
+    reference_kl,
+    sequence_ratio,
+)
 
 
 def policy_objective(
@@ -23,33 +43,126 @@ def policy_objective(
     config: Mapping[str, Any],
     compute_full_kl: Callable[[], Tensor],
     compute_entropy: Callable[[], Tensor],
+    proximal_logprobs: Tensor | None = None,
+    sequence_index: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a micro-batch and its metrics.
 
-    The ratio is taken against the engine's log-probs, truncated to [tis_clip_low, tis_clip]: one correction for
-    old weights and for the engine computing a little differently.
+    Rejected tokens leave the numerator only, and metrics of the mismatch are means over all tokens, so no bound can
+    make them look better.
 
     Args:
         policy_logprobs, rollout_logprobs, reference_logprobs, advantages: [N]
         mean: how tokens are averaged: the trainer's `sum_of_sample_mean`.
-        config: eps_clip, eps_clip_high, tis_clip, tis_clip_low, kl_loss_coef, kl_loss_type, entropy_coef.
+        config: the loss's settings by name, as a loss is given them.
         compute_full_kl, compute_entropy: [N] each; called only where the configuration gives them a weight.
+        proximal_logprobs: [N] at the start of the batch; needed by every correction but tis.
+        sequence_index: [N], numbering the replies; needed where whole replies are weighed or masked.
+
+    Raises:
+        ValueError: the configuration needs one of the last two and it is not given.
     """
-    ratio = importance_ratio(policy_logprobs, rollout_logprobs, config["tis_clip_low"], config["tis_clip"])
-    surrogate, is_clipped = clipped_surrogate(ratio, advantages, config["eps_clip"], config["eps_clip_high"])
-    loss = policy_loss = mean(surrogate)
+    terms = _Terms(policy_logprobs, rollout_logprobs, advantages, config, proximal_logprobs, sequence_index)
+    surrogate, is_clipped = terms.surrogate()
+    weights = terms.weights()
+    loss = policy_loss = mean(surrogate if weights is None else surrogate * weights)
+    importance = terms.importance()
     metrics = {
         "loss/policy": policy_loss.detach(),
-        "train/clip_fraction": mean(is_clipped.to(ratio)),
-        "train/importance_weight_mean": mean(ratio.detach()),
+        "train/clip_fraction": mean(is_clipped.to(surrogate)),
+        "train/importance_weight_mean": mean(importance.detach()),
+        "train/rollout_kl": mean(terms.rollout_kl()),
     }
+    if weights is not None:
+        metrics["train/rejected_fraction"] = mean((weights == 0).to(surrogate))
     if config["kl_loss_coef"]:
         if config["kl_loss_type"] == "full":
             kl = mean(compute_full_kl())
         else:
+            ratio = importance if config["use_unbiased_kl"] else None
             kl = mean(reference_kl(policy_logprobs, reference_logprobs, ratio, config["kl_loss_type"]))
         loss = loss + config["kl_loss_coef"] * kl
         metrics["loss/kl"] = kl.detach()
     if config["entropy_coef"]:
         loss = loss - config["entropy_coef"] * mean(compute_entropy())
     return loss, metrics
+
+
+class _Terms:
+    """What the objective is made of, as the configuration says."""
+
+    def __init__(
+        self,
+        policy: Tensor,
+        rollout: Tensor,
+        advantages: Tensor,
+        config: Mapping[str, Any],
+        proximal: Tensor | None,
+        sequence_index: Tensor | None,
+    ) -> None:
+        self._policy = policy
+        self._rollout = rollout
+        self._advantages = advantages
+        self._config = config
+        self._given_proximal = proximal
+        self._given_index = sequence_index
+        self._correction: str = config["behaviour_correction"]
+        self._bounds: tuple[float, float] = (config["tis_clip_low"], config["tis_clip"])
+
+    def surrogate(self) -> tuple[Tensor, Tensor]:
+        """The policy loss of each token, before weights, and where the clip acts."""
+        config = self._config
+        clip = config["eps_clip"], config["eps_clip_high"]
+        anchor, bounds = (self._rollout, self._bounds) if self._correction == "tis" else (self._proximal, ())
+        if config["advantage_estimator"] == "gspo":
+            ratio = sequence_ratio(self._policy, anchor, self._sequence_index, *bounds)
+        else:
+            ratio = importance_ratio(self._policy, anchor, *bounds)
+        if config["advantage_estimator"] == "cispo":
+            return clipped_weight_loss(self._policy, ratio, self._advantages, *clip)
+        return clipped_surrogate(ratio, self._advantages, *clip, config["eps_clip_c"])
+
+    def weights(self) -> Tensor | None:
+        """What the policy loss of each token is multiplied by; None where that is 1 for all."""
+        config = self._config
+        weights: Tensor | None = None
+        if self._correction in ("decoupled", "icepop", "mis"):
+            level, mode = {
+                "decoupled": ("token", "clip"),
+                "icepop": ("token", "mask"),
+                "mis": (config["mis_level"], config["mis_mode"]),
+            }[self._correction]
+            index = torch.zeros(()) if level == "token" else self._sequence_index
+            low, high = self._bounds
+            weights = behaviour_weights(
+                self._proximal, self._rollout, index, level=level, mode=mode, low=low, high=high
+            )
+        if config["use_opsm"]:
+            is_kept = off_policy_sequence_mask(
+                self._policy, self._rollout, self._advantages, self._sequence_index, config["opsm_delta"]
+            )
+            weights = is_kept.to(self._policy) if weights is None else weights * is_kept
+        return weights
+
+    def importance(self) -> Tensor:
+        """π/b of each token, truncated, with gradient; π/p where no correction is wanted."""
+        if self._correction == "none":
+            return importance_ratio(self._policy, self._proximal)
+        return importance_ratio(self._policy, self._rollout, *self._bounds)
+
+    def rollout_kl(self) -> Tensor:
+        """An estimate of KL(b ‖ π) of each token, e^x − 1 − x with x = ℓ − ℓ_b; never negative."""
+        log_ratio = (self._policy - self._rollout).detach()
+        return torch.expm1(log_ratio) - log_ratio
+
+    @property
+    def _proximal(self) -> Tensor:
+        if self._given_proximal is None:
+            raise ValueError(f"behaviour correction {self._correction!r} needs proximal_logprobs")
+        return self._given_proximal
+
+    @property
+    def _sequence_index(self) -> Tensor:
+        if self._given_index is None:
+            raise ValueError("a term over whole sequences needs sequence_index")
+        return self._given_index

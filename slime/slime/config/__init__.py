@@ -10,8 +10,10 @@ from slime.config.sections import (
     ModelConfig,
     MonitorConfig,
     PluginConfig,
+    PromptConfig,
     RolloutConfig,
     ServerConfig,
+    TeacherConfig,
     TrainerConfig,
 )
 
@@ -25,7 +27,9 @@ __all__ = [
     "ModelConfig",
     "MonitorConfig",
     "PluginConfig",
+    "PromptConfig",
     "RolloutConfig",
     "ServerConfig",
+    "TeacherConfig",
     "TrainerConfig",
 ]

@@ -134,6 +134,12 @@ def factor_of(batch_name: str) -> Rule:
     return rule
 
 
+def switches(path: str, value: str) -> Rule:
+    """A switch that stands for one value of a setting; switched off, it says nothing."""
+    flag = "--" + path.partition(".")[2].replace("_", "-")
+    return lambda given, _: ({}, "") if _is_off(given) else ({path: value}, f"taken as {flag} {value}")
+
+
 def same_as(*model_names: str) -> Rule:
     """A tokenizer path: accepted where it says what is so, that the tokenizer is the model's own."""
 
@@ -185,9 +191,6 @@ _TRACKS = refused(
     "agent tracks (terminal, gui, swe, toolcall) are not built yet; openclaw-rl/ learns from conversations"
 )
 _OPD = refused("on-policy distillation is not built yet; method binary needs no such setting")
-_NO_CRITIC = refused(
-    "there is no value function to clip or bootstrap from; for steadier updates lower --lr or --eps-clip"
-)
 _RAY_PLACES = remark("not used: Ray places the ranks; see --ray-address, --train-gpus and --rollout-gpus")
 _TINKER = remark("not used: remote trainers are not built yet, this run trains on its own machines")
 _OFFLOAD = refused(
@@ -237,7 +240,21 @@ _TABLE: list[Alias] = [
         always("the path of a custom loss says it", "policy_loss", "custom_loss"),
     ),
     _flag("--use-kl-loss", "loss", "always", always("on while --kl-loss-coef is above 0", "true")),
-    _flag("--use-tis", "loss", "always", always("on in any case; --tis-clip bounds it", "true")),
+    _flag(
+        "--use-tis", "loss", "`--behaviour-correction decoupled`", switches("loss.behaviour_correction", "decoupled")
+    ),
+    _flag(
+        "--use-rollout-logprobs",
+        "loss",
+        "`--behaviour-correction tis`",
+        switches("loss.behaviour_correction", "tis"),
+    ),
+    _flag(
+        "--disable-grpo-std-normalization",
+        "loss",
+        "`--no-grpo-std-normalization`",
+        switches("loss.grpo_std_normalization", "false"),
+    ),
     # variables
     _env("CKPT_PATH", "model", "`MODEL_PATH`", becomes("model.model_path")),
     _env(
@@ -249,7 +266,6 @@ _TABLE: list[Alias] = [
     _env("BATCH_SIZE", "rollout", "`--rollout-batch-size`, times `GRAD_ACCUM_STEPS`", times("GRAD_ACCUM_STEPS")),
     _env("GRAD_ACCUM_STEPS", "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
     _env("PPO_CLIP_RATIO", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-    _env("VALUE_CLIP", "loss", "refused: no value function", _NO_CRITIC),
     _env(
         "DATA_PATH",
         "rollout",
@@ -302,10 +318,8 @@ _TABLE: list[Alias] = [
     _yaml("training.warmup_steps", "trainer", "`trainer.lr_warmup_steps`", becomes("trainer.lr_warmup_steps")),
     _yaml("training.max_steps", "rollout", "`rollout.num_rollout`", becomes("rollout.num_rollout")),
     _yaml("training.ppo_clip_ratio", "loss", "`loss.eps_clip` and `loss.eps_clip_high`", _CLIP),
-    *(
-        _yaml(f"training.{name}", "loss", "refused: no value function", _NO_CRITIC)
-        for name in ("value_clip_ratio", "gae_lambda")
-    ),
+    _yaml("training.value_clip_ratio", "loss", "`loss.value_clip`", becomes("loss.value_clip")),
+    _yaml("training.gae_lambda", "loss", "`loss.lambd`", becomes("loss.lambd")),
     *(
         _yaml(f"training.{name}", "loss", "refused: distillation", _OPD)
         for name in ("teacher_temperature", "hint_extraction_model", "binary_weight", "opd_weight")

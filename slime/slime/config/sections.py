@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from slime.errors import ConfigError
+
 
 def option(default: Any, help: str, *, env: tuple[str, ...] = (), secret: bool = False, **bounds: float) -> Any:
     """A leaf: its default, one line of help, the environment variables it is read from (first one wins), and its
@@ -78,6 +80,21 @@ class JudgeConfig:
 
 
 @dataclass(frozen=True)
+class TeacherConfig:
+    """Hindsight: what a next state says the reply should have heeded, and who scores the reply in that light."""
+
+    hint_source: Literal["auto", "rule", "llm"] = option("auto", "who reads hints from next states; rule: from people's own words, no model; auto: as --judge")
+    hint_selection: Literal["shortest", "longest", "token_optimal", "sequence_optimal"] = option("shortest", "which of several hints teaches; optimal: whose likeliest tokens are the policy's too, token by token or in all")
+    max_hints: int = option(3, "hints of a turn that are kept to choose from", env=("OPENCLAW_TOPK_MAX_CAND",), ge=1)
+    teacher: Literal["policy", "frozen"] = option("policy", "who teaches: the policy as it is served, or the model as it was given, on an engine of its own")
+    teacher_url: str = option("", "engine of our dialect that teaches, with the policy's tokenizer")
+    teacher_model_path: str = option("", "model directory of a teacher engine to start, with the policy's tokenizer")
+    teacher_top_k: int = option(0, "ids a token on which policy and teacher are compared; 0: only the sampled one", env=("OPENCLAW_TOPK_K",), ge=0)
+    teacher_support: Literal["teacher", "student", "overlap"] = option("teacher", "whose likeliest ids those are; overlap: both's")
+    teacher_timeout_s: float = option(60.0, "how long scoring one reply may take before the turn has no teacher", gt=0)
+
+
+@dataclass(frozen=True)
 class RolloutConfig:
     """How turns become batches."""
 
@@ -93,15 +110,61 @@ class RolloutConfig:
 class LossConfig:
     """The objective."""
 
-    eps_clip: float = option(0.2, "how far the ratio may fall below 1", gt=0, lt=1)
+    advantage_estimator: Literal[
+        "reinforce", "grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "cispo", "ppo", "step_wise"
+    ] = option("reinforce", "how rewards become advantages; reinforce: reward less --baseline")
+    baseline: Literal["none", "ema", "group"] = option("ema", "what reinforce subtracts from a reward: moving average per source, or group mean")
+    baseline_decay: float = option(0.9, "weight of the past in the moving average", ge=0, lt=1)
+    grpo_std_normalization: bool = option(True, "grpo, gspo, cispo: divide by the group's standard deviation")
+    normalize_advantages: bool = option(False, "whiten advantages over the batch; reinforce_plus_plus and its baseline form always do")
+    gamma: float = option(0.99, "ppo, reinforce_plus_plus: discount from one turn of a session to the next", ge=0, le=1)
+    lambd: float = option(0.95, "ppo: λ of generalised advantage estimation over a session's turns", ge=0, le=1)
+    prm_step_coef: float = option(1.0, "step_wise: weight of a step's own reward beside the outcome's")
+    critic: Literal["own", "policy"] = option("own", "ppo: the value head reads a model of its own, or the policy's hidden states as they are")
+    critic_lr: float = option(0.0, "ppo: learning rate of the critic; 0: --lr", ge=0)
+    value_clip: float = option(0.2, "ppo: how far a value may move in one batch; 0: as far as it likes", env=("VALUE_CLIP",), ge=0)
+    eps_clip: float = option(0.2, "how far the ratio may fall below 1; 1 leaves it free in cispo", gt=0, le=1)
     eps_clip_high: float = option(0.28, "how far the ratio may rise above 1", gt=0)
-    kl_loss_coef: float = option(0.1, "weight of the KL to the reference model", ge=0)
-    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl", "full"] = option("k3", "estimator of that KL; full: exact, over the vocabulary")
-    entropy_coef: float = option(0.0, "weight of the entropy bonus")
+    eps_clip_c: float = option(0.0, "dual clip: where the advantage is negative the loss is at most this times its size; above 1, 0: off", ge=0)
+    behaviour_correction: Literal["tis", "decoupled", "mis", "icepop", "none"] = option("tis", "what is done about tokens that older weights sampled; none is right only where samples are never stale")
     tis_clip: float = option(2.0, "upper bound of the importance weight trainer/engine", gt=0)
     tis_clip_low: float = option(0.0, "lower bound of the importance weight trainer/engine", ge=0)
-    baseline: Literal["none", "ema", "group"] = option("ema", "what is subtracted from a reward: moving average per source, or group mean")
-    baseline_decay: float = option(0.9, "weight of the past in the moving average", ge=0, lt=1)
+    mis_level: Literal["token", "sequence", "geometric"] = option("token", "mis: what has one weight: a token, or a reply by the product or the geometric mean of its tokens")
+    mis_mode: Literal["truncate", "clip", "mask"] = option("truncate", "mis: out of bounds a weight is held at the upper, held at either, or rejected")
+    use_opsm: bool = option(False, "leave out bad replies that the policy has moved away from (off-policy sequence masking)")
+    opsm_delta: float = option(1e-4, "how far it may have moved: mean log-prob when sampled less now", ge=0)
+    kl_loss_coef: float = option(0.1, "weight of the KL to the reference model in the loss", ge=0)
+    kl_coef: float = option(0.0, "weight of the KL to the reference model in the reward; excludes --kl-loss-coef", ge=0)
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl", "full"] = option("k3", "estimator of that KL; full: exact, over the vocabulary")
+    use_unbiased_kl: bool = option(True, "weigh the KL of a token by its importance, which makes its gradient that of the KL")
+    entropy_coef: float = option(0.0, "weight of the entropy bonus")
+    w_rl: float = option(1.0, "openclaw-combine: weight of the reward's advantage", env=("OPENCLAW_COMBINE_W_RL", "OPENCLAW_TOPK_W_RL"), ge=0)
+    w_opd: float = option(1.0, "openclaw-opd, openclaw-combine: weight of the teacher's", env=("OPENCLAW_COMBINE_W_OPD", "OPENCLAW_TOPK_W_OPD"), ge=0)
+    teacher_divergence: Literal["reverse_kl", "forward_kl", "js"] = option("reverse_kl", "top-k distillation: what is made small between policy and teacher")
+    teacher_advantage_clip: float = option(1.0, "top-k selection: bound on teacher less policy log-prob of one id", env=("OPENCLAW_TOPK_ADV_DIFF_CLIP",), gt=0)
+    calculate_per_token_loss: bool = option(False, "average over all tokens of a step instead of over each trajectory first")
+    dr_grpo_length: int = option(1024, "dr_grpo: tokens that every trajectory's sum is divided by", ge=1)
+
+    def check(self) -> None:
+        """Raise a `ConfigError` of one line where settings contradict each other."""
+        if self.kl_coef and self.kl_loss_coef:
+            raise ConfigError(
+                f"--kl-coef {self.kl_coef:g} and --kl-loss-coef {self.kl_loss_coef:g} are the same KL twice, in the reward and in the "
+                "loss: set one of them to 0"
+            )
+        if 0 < self.eps_clip_c <= 1:
+            raise ConfigError(f"--eps-clip-c {self.eps_clip_c:g} would hold every bad token; give more than 1, or 0 for none")
+        if self.tis_clip_low > self.tis_clip:
+            raise ConfigError(f"--tis-clip-low {self.tis_clip_low:g} is above --tis-clip {self.tis_clip:g}")
+        if self.calculate_per_token_loss and self.advantage_estimator == "dr_grpo":
+            raise ConfigError("--calculate-per-token-loss and --advantage-estimator dr_grpo, which divides by a constant: choose one")
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether an advantage says how a reply compares with others to the same prompt."""
+        if self.advantage_estimator == "reinforce":
+            return self.baseline == "group"
+        return self.advantage_estimator in ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "gspo", "cispo")
 
 
 @dataclass(frozen=True)
@@ -166,13 +229,45 @@ class MonitorConfig:
 
 
 @dataclass(frozen=True)
+class PromptConfig:
+    """Prompts from a file, in groups that are compared with each other, beside or instead of conversations."""
+
+    prompt_data: str = option("", "prompts as JSON lines, tasks.jsonl or a part of it, tasks.jsonl@[0:500]; with it, --rollout-function-path is slime.rollout.prompts")
+    input_key: str = option("input", "key of the prompt: a text, or a list of messages")
+    label_key: str = option("", "key of what the reward compares with")
+    metadata_key: str = option("metadata", "key of a mapping that generate and reward functions read")
+    apply_chat_template: bool = option(False, "a text is one user message; without, it is fed as it stands")
+    rollout_shuffle: bool = option(False, "shuffle the prompts in every epoch")
+    rollout_seed: int = option(42, "seed of that order", ge=0)
+    rollout_temperature: float = option(1.0, "sampling temperature of replies to prompts", gt=0)
+    over_sampling_batch_size: int = option(0, "groups of replies under way at once; 0: those of one update", ge=0)
+    group_rm: bool = option(False, "--custom-rm-path takes a whole group, (args, samples), and gives a list")
+    reward_key: str = option("", "entry that is the score where a reward is a mapping")
+    eval_prompt_data: str = option("", "prompts to evaluate on: NAME=tasks.jsonl, several separated by commas")
+    eval_interval: int = option(0, "updates between evaluations; 0: none", ge=0)
+    n_samples_per_eval_prompt: int = option(1, "replies to each of those prompts", ge=1)
+
+
+@dataclass(frozen=True)
 class PluginConfig:
     """Code of yours that replaces ours: `folder/file.py`, `folder/file.py:name`, `package.module:name`, `package.module.name`."""
 
     custom_loss_function_path: str = option("openclaw_rl.custom_loss", "named tensors → loss or (loss, metrics)")
     rollout_function_path: str = option("openclaw_rl.custom_rollout", "async generator of samples, or slime's call style")
-    custom_generate_function_path: str = option("", "one generation")
-    custom_rm_path: str = option("", "reward of one turn")
+    custom_rm_path: str = option("", "reward of one turn, or of one reply to a prompt")
+    hook_timeout_s: float = option(600.0, "how long one call of a hook may take", gt=0)
+    custom_generate_function_path: str = option("", "prompts: the reply to one of them, (args, sample, sampling_params)")
+    rollout_sample_hook_path: str = option("", "prompts: looks at a reply before it is rewarded; several separated by commas")
+    dynamic_sampling_filter_path: str = option("", "prompts: whether a group is worth training; what is not is replaced")
+    buffer_filter_path: str = option("", "prompts: which of the groups that came back are given out first")
+    rollout_sample_filter_path: str = option("", "prompts: marks samples of a batch that do not train")
+    rollout_all_samples_process_path: str = option("", "prompts: looks at all groups of a batch, left-out ones too")
+    custom_reward_post_process_path: str = option("", "prompts: (raw rewards, advantages) of a batch")
+    custom_convert_samples_to_train_data_path: str = option("", "prompts: lists of tokens, masks and log-probs from samples")
+    data_source_path: str = option("", "prompts: class that gives out groups, in place of --prompt-data")
+    custom_rollout_log_function_path: str = option("", "prompts: logs a batch; true: ours is left out")
+    eval_function_path: str = option("", "prompts: evaluates, in slime's call style")
+    custom_eval_rollout_log_function_path: str = option("", "prompts: logs an evaluation; true: ours is left out")
 
 
 @dataclass(frozen=True)
@@ -183,6 +278,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     judge: JudgeConfig = field(default_factory=JudgeConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -190,4 +286,5 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
+    prompts: PromptConfig = field(default_factory=PromptConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)

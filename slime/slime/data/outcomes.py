@@ -22,6 +22,8 @@ class Outcome:
         group_id: what it is compared with when groups are centred.
         member_id: the trajectory that earned it.
         source: whose moving average it belongs to.
+        step: the turn's index in its sample; 0 where a whole trajectory has one reward.
+        outcome: what the whole trajectory came to, if the sample says.
         tokens: (sample, position) of every trainable token it is about.
     """
 
@@ -29,13 +31,18 @@ class Outcome:
     group_id: str
     member_id: str
     source: str
+    step: int
+    outcome: float
     tokens: tuple[tuple[int, int], ...]
 
 
 def outcomes(batch: Batch) -> list[Outcome]:
-    """The outcomes of a batch in order of their first tokens; together they are about every trainable token once."""
+    """The outcomes of a batch in order of their first tokens; together they are about every trainable token once.
+
+    Tokens of a turn that nobody scored (`has_reward` 0) belong to no outcome.
+    """
     about: dict[Hashable, list[tuple[int, int]]] = {}
-    facts: dict[Hashable, tuple[float, str, str, str]] = {}
+    facts: dict[Hashable, tuple[float, str, str, str, int, float]] = {}
     index = 0
     for group in batch.groups:
         for sample in group.samples:
@@ -43,7 +50,8 @@ def outcomes(batch: Batch) -> list[Outcome]:
             for position, reward, turn in _rewarded_tokens(sample):
                 # Samples without turns are parts of one trajectory when they share its reward.
                 key = (group.group_id, member_id, reward) if turn is None else (index, turn)
-                facts.setdefault(key, (reward, group.group_id, member_id, sample.source))
+                whole = float(sample.values.get("outcome", 0.0))
+                facts.setdefault(key, (reward, group.group_id, member_id, sample.source, turn or 0, whole))
                 about.setdefault(key, []).append((index, position))
             index += 1
     return [Outcome(*facts[key], tokens=tuple(tokens)) for key, tokens in about.items()]
@@ -59,8 +67,9 @@ def spread(values: Sequence[float], over: Sequence[Outcome], batch: Batch) -> li
 
 
 def _rewarded_tokens(sample: Sample) -> list[tuple[int, float, int | None]]:
-    """(position, reward, turn or None) of the sample's trainable tokens."""
-    mask, rewards, turns = (sample.streams.get(name) for name in ("loss_mask", "rewards", "turn_index"))
+    """(position, reward, turn or None) of the sample's trainable tokens that have a reward."""
+    names = ("loss_mask", "rewards", "turn_index", "has_reward")
+    mask, rewards, turns, has_reward = (sample.streams.get(name) for name in names)
     assert mask is not None  # a sample has one, or it would not exist
     whole = float(sample.values.get("reward", 0.0))
     return [
@@ -70,5 +79,5 @@ def _rewarded_tokens(sample: Sample) -> list[tuple[int, float, int | None]]:
             None if turns is None or rewards is None else int(turns[position]),
         )
         for position, flag in enumerate(mask)
-        if flag
+        if flag and (has_reward is None or has_reward[position])
     ]

@@ -1,37 +1,12 @@
-"""Generalised advantage estimation over the turns of a session (Schulman et al., arXiv 1506.02438).
-
-δ_k = r_k + γ·v_{k+1} − v_k        A_k = δ_k + γλ·A_{k+1}
-
-A turn is one action: its score is the reward, the next turn of the session is the next step.
-"""
+"""`compute_gae` as published loss files call it, and the same over the turns that tokens belong to."""
 
 from __future__ import annotations
 
 import torch
+from slime.algorithms.returns import compute_gae
 from torch import Tensor
 
-
-def compute_gae(
-    rewards: Tensor, values: Tensor | list[float] | None = None, gamma: float = 0.99, lambda_: float = 0.95
-) -> Tensor:
-    """Advantages of a session's turns.
-
-    Args:
-        rewards: one a turn, in order, shape [n].
-        values: estimate of the return before each turn, shape [n]; zeros when there is no value function.
-
-    >>> compute_gae(torch.tensor([0.0, 1.0]), gamma=1.0, lambda_=0.5)
-    tensor([0.5000, 1.0000])
-    """
-    baseline = torch.zeros_like(rewards) if values is None else torch.as_tensor(values, dtype=rewards.dtype)
-    following = torch.cat([baseline[1:], baseline.new_zeros(1)])
-    deltas = rewards + gamma * following - baseline
-    advantages = torch.zeros_like(deltas)
-    running = deltas.new_zeros(())
-    for k in range(len(deltas) - 1, -1, -1):
-        running = deltas[k] + gamma * lambda_ * running
-        advantages[k] = running
-    return advantages
+__all__ = ["advantages_by_turn", "compute_gae"]
 
 
 def advantages_by_turn(

@@ -136,6 +136,7 @@ REWARD = Hook(
 LOSS_TENSORS = same(
     "policy_logprobs",
     "rollout_logprobs",
+    "proximal_logprobs",
     "reference_logprobs",
     "teacher_logprobs",
     "advantages",
@@ -143,6 +144,7 @@ LOSS_TENSORS = same(
     "loss_mask",
     "sample_index",
     "turn_index",
+    "sequence_index",
 )
 """1-D over the trainable tokens of a micro-batch."""
 

@@ -74,6 +74,14 @@ class Ranks:
         dist.all_reduce(values)
         return dict(zip(names, values.tolist(), strict=True))
 
+    def sum_tensor(self, values: Tensor) -> Tensor:
+        """The sum over the ranks of a CPU tensor of one shape on all of them."""
+        if self.world_size == 1:
+            return values
+        summed = values.to(self._device())
+        dist.all_reduce(summed)
+        return summed.cpu()
+
     def _sum_bucket(self, gradients: list[Tensor]) -> None:
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)

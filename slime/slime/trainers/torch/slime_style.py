@@ -23,21 +23,20 @@ if TYPE_CHECKING:
 
 def arguments(settings: Mapping[str, Any]) -> SimpleNamespace:
     """The settings as attributes."""
-    return SimpleNamespace(
-        **settings, rollout_temperature=1.0, use_kl_loss=settings["kl_loss_coef"] > 0, calculate_per_token_loss=False
-    )
+    return SimpleNamespace(**{**settings, "rollout_temperature": 1.0, "use_kl_loss": settings["kl_loss_coef"] > 0})
 
 
 def batch(values: LossValues) -> dict[str, Any]:
-    """slime's batch: lists with one entry a sample; `log_probs` are the policy's own, as they are before the step."""
+    """slime's batch: lists with one entry a sample; `log_probs` are the policy's own, as they were before the batch."""
     flat = values.flat
     streams = {
-        "log_probs": values["policy_logprobs"].detach(),
+        "log_probs": values["proximal_logprobs"],
         "ref_log_probs": values["reference_logprobs"],
         "rollout_log_probs": values["rollout_logprobs"],
         "teacher_log_probs": values["teacher_logprobs"],
         "advantages": values["advantages"],
-        "returns": values["advantages"],
+        "returns": values["returns"],
+        "values": values["old_values"],
         "loss_masks": torch.ones_like(values["advantages"]),
     }
     ids = [torch.cat([fed, targets[-1:]]) for fed, targets, _ in _documents(flat)]

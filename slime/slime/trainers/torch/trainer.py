@@ -1,6 +1,6 @@
 """The embedded trainer: a batch of samples in, one update of the weights out.
 
-    Batch ─ outcomes, baseline ─▶ advantages ─▶ Rows ─ split ─▶ optimizer steps
+    Batch ─ Prescorer ─▶ with_advantages ─▶ Rows ─ split ─▶ optimizer steps
     each step: Rows ─ plan ─▶ this rank's micro-batches ─▶ policy, reference ─▶ loss ─▶ gradients
                                                               sum over ranks ─▶ Optimizer.apply
 
@@ -11,6 +11,7 @@ packed and on however many ranks. Every rank is given the whole batch and ends w
 from __future__ import annotations
 
 import dataclasses
+import logging
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,10 @@ from typing import Any, Literal
 import torch
 from transformers import AutoConfig
 
-from slime.algorithms.advantages import MovingBaseline, group_advantages
-from slime.algorithms.reductions import num_trajectories, sum_of_means, token_weights, trajectory_sizes
+from slime.algorithms.advantages import MovingBaseline
+from slime.algorithms.reductions import Reduction, num_trajectories, sum_of_means, trajectory_sizes
 from slime.config.sections import CheckpointConfig, Config, LoraConfig, LossConfig, TrainerConfig
-from slime.data.outcomes import outcomes, spread
+from slime.data.estimates import with_advantages
 from slime.data.packing import plan, split_evenly
 from slime.data.rows import Row, flatten, rows
 from slime.errors import TrainerError
@@ -37,13 +38,17 @@ from slime.trainers.torch.checkpoint import (
     resumable_checkpoint,
     write_checkpoint,
 )
+from slime.trainers.torch.critic import Critic
 from slime.trainers.torch.lora import seed_dropout
 from slime.trainers.torch.optimizer import Optimizer
 from slime.trainers.torch.policy import Policy
+from slime.trainers.torch.prescoring import Prescorer
 from slime.trainers.torch.ranks import Ranks
 from slime.trainers.torch.values import LossValues, ScoredBatch
 from slime.types import Batch, Sample, TrainReport
 from slime.weights import Manifest
+
+log = logging.getLogger(__name__)
 
 _RANDOM_STATE = "random.torch"
 
@@ -83,6 +88,7 @@ class TorchTrainer:
         keep_checkpoints: int = 3,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        loss.check()
         torch.manual_seed(trainer.seed)
         self.step = 0
         self.consumed: dict[int, tuple[str, ...]] = {}
@@ -102,9 +108,14 @@ class TorchTrainer:
         self._policy = Policy(self._model_dir, self._device, compute_dtype, lora=adapted, seed=trainer.seed)
         if trainer.gradient_checkpointing:
             self._policy.checkpoint_activations()
-        self._reference = self._policy.reference() if loss.kl_loss_coef > 0 else None
+        self._reference = self._policy.reference() if loss.kl_loss_coef or loss.kl_coef else None
         self._optimizer = Optimizer(self._policy.parameters(), trainer)
         self._baseline = MovingBaseline(loss.baseline_decay)
+        self._reduction = _reduction(loss)
+        self._critic = self._build_critic(compute_dtype) if loss.advantage_estimator == "ppo" else None
+        self._prescore = Prescorer(trainer, loss, loss_fn, self._score, self._critic, self._ranks)
+        if loss.behaviour_correction == "none":
+            log.warning("behaviour_correction=none: samples of older weights are trained as though they were fresh")
 
     def train(self, batch: Batch) -> TrainReport:
         """Make one update from a batch.
@@ -120,12 +131,14 @@ class TorchTrainer:
         if self._lora.use_lora and self._lora.lora_dropout:
             seed_dropout(self._config.seed, self.step, self._ranks.rank)
         try:
-            samples, metrics = self._with_advantages(batch)
+            samples, metrics = with_advantages(self._prescore(batch), self._loss, self._baseline)
             steps = self._split(samples)
             results = [self._optimize(step) for step in steps]
         except BaseException:
             self._baseline.restore(before)
             self._optimizer.discard()
+            if self._critic is not None:
+                self._critic.discard()
             raise
         reasons = [reason for _, reason in results if reason]
         metrics |= {name: statistics.fmean(m[name] for m, _ in results) for name in results[0][0]}
@@ -157,7 +170,11 @@ class TorchTrainer:
             Path(checkpoint_dir),
             state,
             write_weights=self._policy.write,
-            tensors={**self._optimizer.state(), _RANDOM_STATE: torch.get_rng_state()},
+            tensors={
+                **self._optimizer.state(),
+                **(self._critic.state() if self._critic is not None else {}),
+                _RANDOM_STATE: torch.get_rng_state(),
+            },
             keep=self._keep,
         )
 
@@ -172,6 +189,8 @@ class TorchTrainer:
         self._policy.load(checkpoint / WEIGHTS_DIR)
         self._optimizer.restore(tensors, num_steps=state.num_optimizer_steps, num_skipped=state.num_skipped)
         self._baseline.restore(state.baseline)
+        if self._critic is not None:
+            self._critic.restore(tensors)
         torch.set_rng_state(tensors[_RANDOM_STATE])
         self.step = state.step
         self.consumed = dict(state.consumed)
@@ -199,24 +218,15 @@ class TorchTrainer:
         """
         return self._policy.write(weights_dir, self.step)
 
-    def _with_advantages(self, batch: Batch) -> tuple[list[Sample], dict[str, float]]:
-        """The samples with `rewards` and `advantages` streams, and how the rewards were."""
-        scored = outcomes(batch)
-        rewards = [outcome.reward for outcome in scored]
-        if self._loss.baseline == "ema":
-            advantages = self._baseline.advantages(rewards, [outcome.source for outcome in scored])
-        elif self._loss.baseline == "group":
-            groups, members = [o.group_id for o in scored], [o.member_id for o in scored]
-            advantages = group_advantages(rewards, groups, members)
-        else:
-            advantages = rewards
-        streams = zip(spread(rewards, scored, batch), spread(advantages, scored, batch), strict=True)
-        samples = [
-            dataclasses.replace(sample, streams={"advantages": advantage, **sample.streams, "rewards": reward})
-            for sample, (reward, advantage) in zip(batch.samples, streams, strict=True)
-        ]
-        deviation = statistics.pstdev(rewards) if rewards else 0.0
-        return samples, {"reward/mean": statistics.fmean(rewards or [0.0]), "reward/std": deviation}
+    def _build_critic(self, compute_dtype: torch.dtype) -> Critic:
+        backbone = None
+        if self._loss.critic == "own":
+            lora = self._lora if self._lora.use_lora else None
+            backbone = Policy(self._model_dir, self._device, compute_dtype, lora=lora, seed=self._config.seed)
+            if self._config.gradient_checkpointing:
+                backbone.checkpoint_activations()
+        hidden_size = self._policy.model.get_output_embeddings().weight.shape[1]
+        return Critic(hidden_size, backbone, trainer=self._config, loss=self._loss, device=self._device)
 
     def _split(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         """The samples of each optimizer step; a trajectory is never divided between two."""
@@ -237,14 +247,19 @@ class TorchTrainer:
         counts = [row.num_trainable for row in step_rows]
         trajectory_ids = [sample.trajectory_id or f"sample {i}" for i, sample in enumerate(samples)]
         sizes = trajectory_sizes(trajectory_ids, counts)
-        trajectories = num_trajectories(trajectory_ids, counts)
+        divisor = self._reduction.divisor(num_trajectories(trajectory_ids, counts), sum(counts))
+        total_weight = float(self._reduction.weights(sizes, counts).sum())
         lengths = [row.length for row in step_rows]
         totals: Counter[str] = Counter()
         for micro in plan(lengths, self._config.max_tokens_per_gpu, self._ranks.world_size)[self._ranks.rank]:
-            totals.update(self._accumulate([step_rows[i] for i in micro], [sizes[i] for i in micro], trajectories))
+            totals.update(self._accumulate([step_rows[i] for i in micro], [sizes[i] for i in micro], divisor))
         self._ranks.sum_gradients(self._optimizer.parameters.values())
         metrics = self._ranks.sum_metrics(totals)
+        # What a loss is divided by need not be what its tokens weigh; a metric of training is always a mean.
+        metrics = {n: v * divisor / total_weight if n.startswith("train/") else v for n, v in metrics.items()}
         applied = self._optimizer.apply(metrics["loss/total"])
+        if self._critic is not None:
+            metrics |= self._step_critic(metrics["loss/value"], is_skipped=bool(applied.skipped))
         metrics |= {
             "train/grad_norm": applied.grad_norm,
             "train/learning_rate": applied.learning_rate,
@@ -253,11 +268,19 @@ class TorchTrainer:
         }
         return metrics, applied.skipped
 
-    def _accumulate(self, micro: Sequence[Row], sizes: Sequence[int], trajectories: int) -> dict[str, float]:
+    def _step_critic(self, loss: float, *, is_skipped: bool) -> dict[str, float]:
+        """Step the critic where the policy was stepped; a batch that changes nothing does not change it either."""
+        assert self._critic is not None  # called where there is one
+        if is_skipped:
+            self._critic.discard()
+            return {}
+        return {"train/critic_grad_norm": self._critic.apply(loss, self._ranks).grad_norm}
+
+    def _accumulate(self, micro: Sequence[Row], sizes: Sequence[int], divisor: int) -> dict[str, float]:
         """Add one micro-batch's gradient to what is there; its share of every metric."""
         scored = self._score(micro, sizes)
         loss, metrics = self._evaluate(scored)
-        (loss / trajectories).backward()  # type: ignore[no-untyped-call]
+        (loss / divisor).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             mismatch = (scored.policy_logprobs - scored.flat.streams["rollout_logprobs"]).abs()
             metrics = {name if "/" in name else f"loss/{name}": value for name, value in metrics.items()} | {
@@ -265,7 +288,10 @@ class TorchTrainer:
                 "loss/entropy": float(sum_of_means(scored.entropies, scored.weights)),
                 "train/train_rollout_logprob_abs_diff": float(sum_of_means(mismatch, scored.weights)),
             }
-        return {name: value / trajectories for name, value in metrics.items()}
+        metrics = {name: value / divisor for name, value in metrics.items()}
+        if self._critic is not None:
+            metrics["loss/value"] = self._critic.accumulate(scored.flat, scored.hidden, scored.weights, divisor)
+        return metrics
 
     def _score(self, micro: Sequence[Row], sizes: Sequence[int]) -> ScoredBatch:
         """Run policy and reference over a micro-batch."""
@@ -282,7 +308,7 @@ class TorchTrainer:
                 reference_logprobs, _ = reference_head.logprobs_and_entropy(flat.targets)
         return ScoredBatch(
             flat=flat,
-            weights=token_weights(sizes, flat.counts).to(self._device, torch.float32),
+            weights=self._reduction.weights(sizes, flat.counts).to(self._device, torch.float32),
             hidden=hidden,
             policy_head=head,
             policy_logprobs=policy_logprobs,
@@ -329,6 +355,12 @@ def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> Torc
         keep_checkpoints=config.checkpoint.keep_checkpoints,
         settings=plugin_settings(config),
     )
+
+
+def _reduction(loss: LossConfig) -> Reduction:
+    if loss.advantage_estimator == "dr_grpo":
+        return Reduction("constant", loss.dr_grpo_length)
+    return Reduction("token" if loss.calculate_per_token_loss else "trajectory")
 
 
 def _compute_dtype(dtype: str, device: torch.device, model_dir: Path) -> torch.dtype:

@@ -89,7 +89,9 @@ class LossValues(Mapping[str, Any]):
             name: (lambda name=name: flat.streams[name]) for name in flat.streams
         } | {
             "policy_logprobs": lambda: scored.policy_logprobs,
+            "proximal_logprobs": self._proximal_logprobs,
             "reference_logprobs": self._reference_logprobs,
+            "sequence_index": self._sequence_index,
             "sample_index": lambda: torch.arange(len(flat.counts), device=device).repeat_interleave(
                 torch.tensor(flat.counts, device=device)
             ),
@@ -131,6 +133,18 @@ class LossValues(Mapping[str, Any]):
             f"sum_of_sample_mean got {values.numel()} values; the micro-batch has {len(self._scored.weights)} "
             f"trainable tokens, in responses of {sum(slime_style.response_lengths(self.flat))} tokens"
         )
+
+    def _proximal_logprobs(self) -> Tensor:
+        """By the weights at the start of the batch; in its first and only step, those of now."""
+        now = self._scored.policy_logprobs.detach()
+        known = self._scored.flat.streams["proximal_logprobs"]
+        return torch.where(known.isnan(), now, known)
+
+    def _sequence_index(self) -> Tensor:
+        """Numbers the replies: the turns of each sample, or the sample where its tokens have no turns."""
+        pairs = torch.stack([self["sample_index"], self["turn_index"]], dim=1)
+        numbered: Tensor = torch.unique(pairs, dim=0, return_inverse=True)[1]
+        return numbered
 
     def _reference_logprobs(self) -> Tensor:
         known = self._scored.reference_logprobs

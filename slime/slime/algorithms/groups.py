@@ -1,0 +1,124 @@
+"""Baselines made of rewards that are compared with each other: of a prompt's replies, or a step of several attempts.
+
+    rewards, group ids ─┬─ group_advantages              r − mean                  Dr. GRPO, REINFORCE++ baseline
+                        ├─ standardized_advantages       (r − mean) / (std + ε)    GRPO, GSPO, CISPO
+                        ├─ leave_one_out_advantages      r − mean of the others    RLOO
+                        └─ step_wise_advantages          GRPO within (group, step)
+
+Groups may be of any size and need not lie together. All arithmetic is on differences of rewards, so rewards that
+are all equal give exactly zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+
+STD_EPSILON = 1e-6
+"""Added to a standard deviation before dividing by it."""
+
+
+def group_advantages(
+    rewards: Sequence[float], group_ids: Sequence[Hashable], member_ids: Sequence[Hashable] | None = None
+) -> list[float]:
+    """Each reward less the mean of its group (GRPO's centring), whatever the size of the groups.
+
+    A group of one says nothing about better or worse and gets 0.
+
+    Args:
+        member_ids: who earned a reward; a member with several counts once, with their mean. Default: each its own.
+
+    >>> group_advantages([1.0, 0.0, 0.5, 0.5], ["p", "p", "q", "q"])
+    [0.5, -0.5, 0.0, 0.0]
+    """
+    members = _members(rewards, group_ids, member_ids)
+    return [_above_mean(reward, members[group_id]) for reward, group_id in zip(rewards, group_ids, strict=True)]
+
+
+def standardized_advantages(
+    rewards: Sequence[float], group_ids: Sequence[Hashable], member_ids: Sequence[Hashable] | None = None
+) -> list[float]:
+    """`group_advantages` over the unbiased standard deviation of the group (GRPO, arXiv 2402.03300 §4.1.2).
+
+    >>> standardized_advantages([3.0, 1.0, 7.0], ["p", "p", "q"])
+    [0.7071062811869716, -0.7071062811869716, 0.0]
+    """
+    members = _members(rewards, group_ids, member_ids)
+    deviations = {group_id: _deviation(of_group) for group_id, of_group in members.items()}
+    centred = group_advantages(rewards, group_ids, member_ids)
+    return [
+        advantage / (deviations[group_id] + STD_EPSILON) for advantage, group_id in zip(centred, group_ids, strict=True)
+    ]
+
+
+def leave_one_out_advantages(
+    rewards: Sequence[float], group_ids: Sequence[Hashable], member_ids: Sequence[Hashable] | None = None
+) -> list[float]:
+    """Each reward less the mean of the *other* members of its group (RLOO, arXiv 2402.14740); 0 when alone.
+
+    The baseline does not depend on the reward that it is subtracted from, so the gradient stays unbiased.
+
+    >>> leave_one_out_advantages([1.0, 0.0, 0.0], ["p", "p", "p"])
+    [1.0, -0.5, -0.5]
+    """
+    members = _members(rewards, group_ids, member_ids)
+    advantages: list[float] = []
+    for i, (reward, group_id) in enumerate(zip(rewards, group_ids, strict=True)):
+        own = member_ids[i] if member_ids is not None else i
+        others = {member_id: earned for member_id, earned in members[group_id].items() if member_id != own}
+        advantages.append(_above_mean(reward, others) if others else 0.0)
+    return advantages
+
+
+def step_wise_advantages(
+    rewards: Sequence[float], group_ids: Sequence[Hashable], steps: Sequence[int]
+) -> list[float | None]:
+    """Rewards of steps, standardised among the steps of the same index of the same group.
+
+    A bucket of one has nothing to be compared with and keeps its reward as it is. A bucket whose rewards are all
+    equal teaches nothing and is dropped (None), all but the first of them where nothing else would be left.
+
+    >>> step_wise_advantages([1.0, 0.0, 0.5, 0.5, -1.0], ["p"] * 5, [0, 0, 1, 1, 2])
+    [0.7071057811879617, -0.7071057811879617, None, None, -1.0]
+    """
+    buckets = [(group_id, step) for group_id, step in zip(group_ids, steps, strict=True)]
+    members = _members(rewards, buckets, None)
+    constant = {b for b, of_bucket in members.items() if len(of_bucket) > 1 and _deviation(of_bucket) == 0.0}
+    if len(constant) == len(members) and constant:
+        constant.discard(buckets[0])
+    standardized = standardized_advantages(rewards, buckets)
+    return [
+        None if bucket in constant else reward if len(members[bucket]) == 1 else advantage
+        for reward, bucket, advantage in zip(rewards, buckets, standardized, strict=True)
+    ]
+
+
+_Members = Mapping[Hashable, Mapping[Hashable, Sequence[float]]]
+"""`members[group_id][member_id]`: the rewards that a member of a group earned."""
+
+
+def _members(
+    rewards: Sequence[float], group_ids: Sequence[Hashable], member_ids: Sequence[Hashable] | None
+) -> _Members:
+    members: dict[Hashable, dict[Hashable, list[float]]] = {}
+    for i, (reward, group_id) in enumerate(zip(rewards, group_ids, strict=True)):
+        member_id = member_ids[i] if member_ids is not None else i
+        members.setdefault(group_id, {}).setdefault(member_id, []).append(reward)
+    return members
+
+
+def _above_mean(reward: float, members: Mapping[Hashable, Sequence[float]]) -> float:
+    """How far a reward lies above the mean over members of their mean rewards."""
+    return _mean([_mean([reward - other for other in earned]) for earned in members.values()])
+
+
+def _deviation(members: Mapping[Hashable, Sequence[float]]) -> float:
+    """The unbiased standard deviation of the members' mean rewards; 0 for a member alone."""
+    if len(members) == 1:
+        return 0.0
+    squares = [_mean([_above_mean(reward, members) for reward in earned]) ** 2 for earned in members.values()]
+    return math.sqrt(math.fsum(squares) / (len(members) - 1))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

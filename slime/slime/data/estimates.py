@@ -1,0 +1,162 @@
+"""From a batch to advantages: what every trainable token is worth, and what a critic should have expected.
+
+    Batch ─ outcomes ─▶ a reward each ─ estimator ─▶ an advantage each ─ spread ─▶ a value a token
+                                                                 − KL in the reward, whitening ─▶ advantages, returns
+
+The formulas are in `slime.algorithms`. Every rank is given the whole batch, so that what is taken over the batch is
+the same on all of them. Time passes from one turn of a session to the next: γ and λ act between turns, and all
+tokens of a turn are one moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from slime.algorithms.advantages import MovingBaseline, whiten
+from slime.algorithms.groups import (
+    group_advantages,
+    leave_one_out_advantages,
+    standardized_advantages,
+    step_wise_advantages,
+)
+from slime.algorithms.returns import compute_gae
+from slime.config.sections import LossConfig
+from slime.data.outcomes import Outcome, outcomes, spread
+from slime.types import Batch, Sample
+
+_ALWAYS_WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
+
+
+def with_advantages(
+    batch: Batch, config: LossConfig, baseline: MovingBaseline
+) -> tuple[list[Sample], dict[str, float]]:
+    """The samples with `rewards`, `advantages` and `returns` streams, and how the rewards were.
+
+    A sample that brings advantages of its own keeps them. Tokens of outcomes that the estimator drops do not train.
+
+    Args:
+        batch: with `old_values` for ppo, and `reference_kl` where the KL is in the reward.
+        baseline: of plain REINFORCE; the batch's rewards become part of its past.
+    """
+    scored = outcomes(batch)
+    rewards = [outcome.reward for outcome in scored]
+    estimates = _estimates(batch, scored, config, baseline)
+    kept = [0.0 if advantage is None else advantage for advantage in estimates]
+    advantages = spread(kept, scored, batch)
+    _subtract_kl(advantages, scored, batch, config)
+    if config.normalize_advantages or config.advantage_estimator in _ALWAYS_WHITENED:
+        _whiten(advantages, scored, batch)
+    values = spread(_values_before(batch, scored), scored, batch)
+    dropped = spread([float(advantage is None) for advantage in estimates], scored, batch)
+    samples = [
+        dataclasses.replace(
+            sample,
+            streams={
+                "advantages": advantage,
+                **sample.streams,
+                "loss_mask": tuple(
+                    int(bool(flag) and not gone) for flag, gone in zip(sample.streams["loss_mask"], out, strict=True)
+                ),
+                "rewards": reward,
+                "returns": [a + v for a, v in zip(advantage, value, strict=True)],
+            },
+        )
+        for sample, advantage, reward, value, out in zip(
+            batch.samples, advantages, spread(rewards, scored, batch), values, dropped, strict=True
+        )
+    ]
+    deviation = statistics.pstdev(rewards) if rewards else 0.0
+    return samples, {"reward/mean": statistics.fmean(rewards or [0.0]), "reward/std": deviation}
+
+
+def _estimates(
+    batch: Batch, scored: Sequence[Outcome], config: LossConfig, baseline: MovingBaseline
+) -> Sequence[float | None]:
+    """An advantage for each outcome; None where it is dropped."""
+    name = config.advantage_estimator
+    rewards = [outcome.reward for outcome in scored]
+    groups, members = [outcome.group_id for outcome in scored], [outcome.member_id for outcome in scored]
+    if name == "ppo":
+        return _over_sessions(batch, scored, config, _values_before(batch, scored), config.lambd)
+    if name == "reinforce_plus_plus":
+        return _over_sessions(batch, scored, config, [0.0] * len(scored), 1.0)
+    if name == "step_wise":
+        merged = [outcome.outcome + config.prm_step_coef * outcome.reward for outcome in scored]
+        return step_wise_advantages(merged, groups, [outcome.step for outcome in scored])
+    if name == "reinforce" and config.baseline == "ema":
+        return baseline.advantages(rewards, [outcome.source for outcome in scored])
+    if name == "reinforce" and config.baseline == "none":
+        return rewards
+    return _group_estimator(config)(rewards, groups, members)
+
+
+def _group_estimator(
+    config: LossConfig,
+) -> Callable[[Sequence[float], Sequence[str], Sequence[str]], list[float]]:
+    if config.advantage_estimator == "rloo":
+        return leave_one_out_advantages
+    if config.advantage_estimator in ("grpo", "gspo", "cispo") and config.grpo_std_normalization:
+        return standardized_advantages
+    return group_advantages
+
+
+def _over_sessions(
+    batch: Batch, scored: Sequence[Outcome], config: LossConfig, values: Sequence[float], lambda_: float
+) -> list[float]:
+    """Generalised advantages over the turns of each session, the KL of a turn being part of its reward."""
+    sessions: dict[tuple[str, str], list[int]] = {}
+    for index, outcome in enumerate(scored):
+        sessions.setdefault((outcome.group_id, outcome.member_id), []).append(index)
+    penalties = [config.kl_coef * sum(_at(batch, "reference_kl", outcome)) for outcome in scored]
+    advantages = [0.0] * len(scored)
+    for turns in sessions.values():
+        rewards = torch.tensor([scored[i].reward - penalties[i] for i in turns], dtype=torch.float64)
+        estimated = compute_gae(rewards, [values[i] for i in turns], config.gamma, lambda_)
+        for i, advantage in zip(turns, estimated.tolist(), strict=True):
+            advantages[i] = advantage
+    return advantages
+
+
+def _values_before(batch: Batch, scored: Sequence[Outcome]) -> list[float]:
+    """What the critic expected before each outcome's first token; 0 without a critic."""
+    return [_at(batch, "old_values", outcome)[0] for outcome in scored]
+
+
+def _at(batch: Batch, name: str, outcome: Outcome) -> list[float]:
+    """A stream at an outcome's tokens; zeros where a sample lacks it."""
+    streams: Mapping[int, Sequence[float] | None] = {
+        sample: batch.samples[sample].streams.get(name) for sample, _ in outcome.tokens
+    }
+    values = ((streams[sample], position) for sample, position in outcome.tokens)
+    return [0.0 if stream is None else float(stream[position]) for stream, position in values]
+
+
+def _subtract_kl(
+    advantages: Sequence[list[float]], scored: Sequence[Outcome], batch: Batch, config: LossConfig
+) -> None:
+    """Charge each token its KL to the reference, in place.
+
+    Over sessions the whole KL of a turn is in its reward already. What REINFORCE++ earns from a token on does not
+    hold the KL of the turn's tokens before it, so those get it back.
+    """
+    if not config.kl_coef or config.advantage_estimator == "ppo":
+        return
+    for outcome in scored:
+        before = 0.0
+        for (sample, position), kl in zip(outcome.tokens, _at(batch, "reference_kl", outcome), strict=True):
+            charged = -before if config.advantage_estimator == "reinforce_plus_plus" else kl
+            advantages[sample][position] -= config.kl_coef * charged
+            before += kl
+
+
+def _whiten(advantages: Sequence[list[float]], scored: Sequence[Outcome], batch: Batch) -> None:
+    """Whiten over all scored tokens of the samples that bring no advantages of their own, in place."""
+    own = {index for index, sample in enumerate(batch.samples) if "advantages" in sample.streams}
+    places = [place for outcome in scored for place in outcome.tokens if place[0] not in own]
+    whitened = whiten(torch.tensor([advantages[i][position] for i, position in places], dtype=torch.float64))
+    for (i, position), value in zip(places, whitened.tolist(), strict=True):
+        advantages[i][position] = value

@@ -1,0 +1,113 @@
+"""A critic: what a session is expected to come to from here, one number a token.
+
+    FlatBatch ─▶ backbone (own, or the policy's hidden states) ─▶ value head, H → 1, float32 ─▶ values at the predictors
+
+The value of a token is that of everything before it. It is learned from the returns of the batch that it also gave
+the baseline for, within `value_clip` of what it said then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from slime.algorithms.reductions import sum_of_means
+from slime.algorithms.returns import value_loss
+from slime.config.sections import LossConfig, TrainerConfig
+from slime.data.rows import FlatBatch
+from slime.trainers.torch.optimizer import Applied, Optimizer
+from slime.trainers.torch.policy import Policy
+from slime.trainers.torch.ranks import Ranks
+
+_PREFIX = "critic."
+_COUNTS = "critic.counts"
+
+
+class Critic:
+    """A value head, its backbone if it has one of its own, and their optimizer.
+
+    It starts as zero everywhere, so that the first advantages are those of no critic at all.
+
+    Args:
+        hidden_size: H of the hidden states that the head reads.
+        backbone: a model of its own, trained with the head; None: the head reads the policy's hidden states, and
+            no gradient goes into those.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        backbone: Policy | None,
+        *,
+        trainer: TrainerConfig,
+        loss: LossConfig,
+        device: torch.device,
+    ) -> None:
+        self._backbone = backbone
+        self._value_clip = loss.value_clip
+        self.head = torch.nn.Linear(hidden_size, 1, device=device, dtype=torch.float32)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        parameters: dict[str, Tensor] = {f"head.{name}": p for name, p in self.head.named_parameters()}
+        if backbone is not None:
+            read = {id(p) for p in backbone.model.base_model.parameters()}  # the output layer is not, unless it is tied
+            parameters |= {f"backbone.{name}": p for name, p in backbone.parameters().items() if id(p) in read}
+        self._parameters = parameters
+        self._optimizer = Optimizer(parameters, dataclasses.replace(trainer, lr=loss.critic_lr or trainer.lr))
+
+    def values(self, flat: FlatBatch, policy_hidden: Tensor | None) -> Tensor:
+        """What is expected before each trainable token: [N].
+
+        Args:
+            policy_hidden: [T, H] of the policy; read only where the critic has no backbone of its own.
+        """
+        if self._backbone is not None:
+            hidden = self._backbone.hidden_states(flat)
+        else:
+            assert policy_hidden is not None  # without a backbone the policy has always been run
+            hidden = policy_hidden.detach()
+        values: Tensor = self.head(hidden[flat.predictors].float()).squeeze(-1)
+        return values
+
+    def accumulate(self, flat: FlatBatch, policy_hidden: Tensor, weights: Tensor, divisor: int) -> float:
+        """Add one micro-batch's gradient; its share of the value loss.
+
+        Args:
+            weights: [N] of the reduction.
+            divisor: of the step.
+        """
+        streams = flat.streams
+        each = value_loss(self.values(flat, policy_hidden), streams["old_values"], streams["returns"], self._value_clip)
+        loss = sum_of_means(each * streams["has_reward"], weights) / divisor
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def apply(self, loss: float, ranks: Ranks) -> Applied:
+        """Sum gradients over the ranks and take one optimizer step."""
+        ranks.sum_gradients(self._parameters.values())
+        return self._optimizer.apply(loss)
+
+    def discard(self) -> None:
+        """Forget the gradients that have been accumulated."""
+        self._optimizer.discard()
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters, moments and step counts by `critic.<name>`, for a checkpoint."""
+        counts = torch.tensor([self._optimizer.num_steps, self._optimizer.num_skipped])
+        parameters = {f"{_PREFIX}{name}": p.detach() for name, p in self._parameters.items()}
+        moments = {f"{_PREFIX}{name}": tensor for name, tensor in self._optimizer.state().items()}
+        return {**parameters, **moments, _COUNTS: counts}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a state that was saved; from one without a critic, go on from where it is."""
+        if _COUNTS not in state:
+            return
+        own = {name.removeprefix(_PREFIX): tensor for name, tensor in state.items() if name.startswith(_PREFIX)}
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(own[name])
+        num_steps, num_skipped = (int(count) for count in state[_COUNTS])
+        self._optimizer.restore(own, num_steps=num_steps, num_skipped=num_skipped)

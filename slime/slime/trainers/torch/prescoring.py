@@ -1,0 +1,110 @@
+"""What has to be known of a whole batch before its first optimizer step: by the weights as they are then.
+
+    Batch ─ rows ─ plan ─▶ this rank's micro-batches ─ score ─▶ streams ─ sum over ranks ─▶ Batch with streams
+
+    proximal_logprobs   where a batch is split into several steps and the ratio is not taken to the behaviour alone
+    reference_kl        where the KL to the reference is part of the reward
+    old_values          where there is a critic
+
+Each rank computes its share, and all of them end with all of it, because advantages are taken over the whole batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from slime.algorithms.losses import reference_kl
+from slime.config.sections import LossConfig, TrainerConfig
+from slime.data.packing import plan
+from slime.data.rows import Row, rows
+from slime.plugins.losses import LossHook
+from slime.trainers.torch.critic import Critic
+from slime.trainers.torch.ranks import Ranks
+from slime.trainers.torch.values import ScoredBatch
+from slime.types import Batch, Sample
+
+
+class Prescorer:
+    """Gives the samples of a batch the streams that its losses and advantages need beforehand, if any.
+
+    Args:
+        score: runs policy and reference over a micro-batch: (rows, sizes of their trajectories) → `ScoredBatch`.
+    """
+
+    def __init__(
+        self,
+        trainer: TrainerConfig,
+        loss: LossConfig,
+        loss_fn: LossHook,
+        score: Callable[[Sequence[Row], Sequence[int]], ScoredBatch],
+        critic: Critic | None,
+        ranks: Ranks,
+    ) -> None:
+        self._loss = loss
+        self._score = score
+        self._critic = critic
+        self._ranks = ranks
+        self._max_tokens = trainer.max_tokens_per_gpu
+        asks_for_proximal = loss.behaviour_correction != "tis" or "batch" in loss_fn.asks_for
+        needed = {
+            "proximal_logprobs": trainer.num_steps_per_rollout > 1 and asks_for_proximal,
+            "reference_kl": loss.kl_coef > 0,
+            "old_values": critic is not None,
+        }
+        self.names = [name for name, is_needed in needed.items() if is_needed]
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with a stream for each of `names`."""
+        if not self.names:
+            return batch
+        samples = iter(self._with_streams(batch.samples))
+        groups = [dataclasses.replace(g, samples=tuple(next(samples) for _ in g.samples)) for g in batch.groups]
+        return Batch(tuple(groups))
+
+    @torch.no_grad()
+    def _with_streams(self, samples: Sequence[Sample]) -> list[Sample]:
+        all_rows = rows(samples)
+        counts = [row.num_trainable for row in all_rows]
+        starts = [0, *torch.tensor(counts).cumsum(0).tolist()]
+        trained = [index for index, count in enumerate(counts) if count]
+        found = torch.zeros(len(self.names), starts[-1])
+        lengths = [all_rows[index].length for index in trained]
+        for micro in plan(lengths, self._max_tokens, self._ranks.world_size)[self._ranks.rank]:
+            indices = [trained[i] for i in micro]
+            scores = self._scores([all_rows[i] for i in indices])
+            for index, part in zip(indices, torch.split(scores, [counts[i] for i in indices], dim=1), strict=True):
+                found[:, starts[index] : starts[index + 1]] = part
+        found = self._ranks.sum_tensor(found)
+        return [
+            self._with_scores(sample, all_rows[index], found[:, starts[index] : starts[index + 1]])
+            for index, sample in enumerate(samples)
+        ]
+
+    def _scores(self, micro: Sequence[Row]) -> Tensor:
+        """[names, N] over a micro-batch's trainable tokens."""
+        scored = self._score(micro, [row.num_trainable for row in micro])
+        streams = {"proximal_logprobs": scored.policy_logprobs}
+        if self._critic is not None:
+            streams["old_values"] = self._critic.values(scored.flat, scored.hidden)
+        if "reference_kl" in self.names:
+            streams["reference_kl"] = self._reference_kl(scored)
+        return torch.stack([streams[name].float().cpu() for name in self.names])
+
+    def _reference_kl(self, scored: ScoredBatch) -> Tensor:
+        assert scored.reference_head is not None  # kl_coef > 0 loads a reference
+        assert scored.reference_logprobs is not None
+        if self._loss.kl_loss_type == "full":
+            return scored.policy_head.kl_to(scored.reference_head)
+        return reference_kl(scored.policy_logprobs, scored.reference_logprobs, None, self._loss.kl_loss_type)
+
+    def _with_scores(self, sample: Sample, row: Row, scores: Tensor) -> Sample:
+        positions = row.predictors + 1
+        streams = {
+            name: torch.zeros(len(sample.token_ids)).index_copy(0, positions, values).tolist()
+            for name, values in zip(self.names, scores, strict=True)
+        }
+        return dataclasses.replace(sample, streams={**sample.streams, **streams})
