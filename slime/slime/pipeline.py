@@ -24,7 +24,7 @@ from slime.errors import LeaseLost, TrainerError
 from slime.monitor import Monitor
 from slime.protocols import Learner
 from slime.store import Store
-from slime.types import Batch, SampleGroup
+from slime.types import Batch, SampleGroup, TurnState
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ class Pipeline:
     Args:
         rollout: opens the stream of samples; opened again if a trainer had to be restarted.
         publish: called right after the step that made the weights.
+        until_drained: nothing new will be stored: end when all of it is trained or excluded; the last update may
+            take fewer samples than the others.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Pipeline:
         owner: str,
         rollout_config: RolloutConfig,
         checkpoint_config: CheckpointConfig,
+        until_drained: bool = False,
     ) -> None:
         self.version = 0
         self._store = store
@@ -67,6 +70,8 @@ class Pipeline:
         self._in_training: tuple[str, ...] = ()
         self._unsaved: dict[int, tuple[str, ...]] = {}
         self._num_stale = 0
+        self._until_drained = until_drained
+        self._last_sample = time.monotonic()
         self._restarts = 0
 
     async def run(self) -> None:
@@ -96,11 +101,12 @@ class Pipeline:
     async def _collect(self) -> None:
         async for group in self._rollout():
             await self._queue.put(group)
+            self._last_sample = time.monotonic()
 
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self._config.lease_s / 3)
-            held = (*self._queue.turn_ids, *self._in_training)
+            held = (*self._queue.turn_ids, *self._in_training, *self._not_accounted)
             if held:
                 try:
                     await self._store.renew(held, self._owner, self._config.lease_s)
@@ -113,6 +119,11 @@ class Pipeline:
         while not self._config.num_rollout or self.version < self._config.num_rollout:
             waited = time.monotonic()
             taken = await self._take()
+            if taken is None:
+                log.info("nothing is left to train step=%d", self.version)
+                if self._unsaved:
+                    await self._make_true(self.version)
+                return
             if not taken.groups:
                 continue
             batch = Batch(taken.groups)
@@ -125,14 +136,38 @@ class Pipeline:
             finally:
                 self._in_training = ()
 
-    async def _take(self) -> Taken:
-        """The next batch, once there is one; stale samples met on the way are excluded in the store."""
-        taken = await self._queue.take(self._config.rollout_batch_size, self.version)
+    async def _take(self) -> Taken | None:
+        """The next batch, once there is one; stale samples met on the way are excluded in the store.
+
+        None when there will never be one.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK_EVERY_S if self._until_drained else None):
+                    taken = await self._queue.take(self._config.rollout_batch_size, self.version)
+                break
+            except TimeoutError:
+                if await self._is_drained():
+                    taken = await self._queue.take_rest(self.version)
+                    if not taken.groups and not taken.stale:
+                        return None
+                    break
         for group in taken.stale:
             turn_ids = [turn_id for sample in group.samples for turn_id in sample.turn_ids]
             self._num_stale += len(group.samples)
             await self._store.exclude(turn_ids, f"stale: older than {self._config.max_staleness} updates when taken")
         return taken
+
+    async def _is_drained(self) -> bool:
+        """Whether every turn of the store is in the queue, trained, or will never be.
+
+        A rollout may keep back a judged turn for good; it is not waited for longer than a lease lasts.
+        """
+        counts = await self._store.counts()
+        if counts[TurnState.READY] or counts[TurnState.CLAIMED]:
+            return False
+        is_idle = time.monotonic() - self._last_sample > self._config.lease_s
+        return is_idle or counts[TurnState.JUDGED] <= len({*self._queue.turn_ids, *self._not_accounted})
 
     async def _step(self, batch: Batch, waited_s: float) -> None:
         staleness = [self.version - sample.policy_version for sample in batch.samples]
@@ -147,11 +182,7 @@ class Pipeline:
         metrics = dict(report.metrics)
         is_last = report.step == self._config.num_rollout
         if report.step % self._save_interval == 0 or is_last:
-            weights_dir = await self._learner.save()
-            saved = time.monotonic()
-            await self._publish(weights_dir, report.step)
-            metrics |= {"weights/save_s": saved - trained, "weights/publish_s": time.monotonic() - saved}
-            await self._account()
+            metrics |= await self._make_true(report.step)
         self.version = report.step
         metrics |= {
             "train/seconds": trained - began,
@@ -164,11 +195,22 @@ class Pipeline:
         }
         self._monitor.record(report.step, metrics)
 
-    async def _account(self) -> None:
-        """Tell the store what the checkpoint just written consumed."""
-        for step, turn_ids in sorted(self._unsaved.items()):
-            await self._store.mark_trained(turn_ids, step)
+    async def _make_true(self, step: int) -> dict[str, float]:
+        """Write a checkpoint, have it served, and tell the store what it consumed; returns how long that took."""
+        began = time.monotonic()
+        weights_dir = await self._learner.save()
+        saved = time.monotonic()
+        await self._publish(weights_dir, step)
+        metrics = {"weights/save_s": saved - began, "weights/publish_s": time.monotonic() - saved}
+        for consumed_at, turn_ids in sorted(self._unsaved.items()):
+            await self._store.mark_trained(turn_ids, consumed_at)
         self._unsaved.clear()
+        return metrics
+
+    @property
+    def _not_accounted(self) -> tuple[str, ...]:
+        """Turns of updates that no checkpoint holds yet."""
+        return tuple(turn_id for turn_ids in self._unsaved.values() for turn_id in turn_ids)
 
     # ---- beginnings
 
@@ -200,6 +242,9 @@ class Pipeline:
         turn_ids = [turn_id for sample in group.samples for turn_id in sample.turn_ids]
         return [turn_id for turn_id in turn_ids if await self._store.trained_at(turn_id) is not None]
 
+
+_LOOK_EVERY_S = 1.0
+"""How often a run that ends when nothing is left looks whether that is so."""
 
 _MAX_RESTARTS = 3
 """Trainer failures in a row after which the run gives up."""

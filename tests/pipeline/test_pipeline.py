@@ -50,9 +50,11 @@ def build(
     save_interval: int = 1,
     updates: int,
     max_staleness: int = 9,
+    until_drained: bool = False,
+    lease_s: float = 5.0,
 ) -> tuple[Pipeline, list[int]]:
     published: list[int] = []
-    rollout = RolloutConfig(rollout_batch_size=2, num_rollout=updates, max_staleness=max_staleness, lease_s=5.0)
+    rollout = RolloutConfig(rollout_batch_size=2, num_rollout=updates, max_staleness=max_staleness, lease_s=lease_s)
 
     async def samples():
         turns = judged_turns(
@@ -80,6 +82,7 @@ def build(
         owner="test",
         rollout_config=rollout,
         checkpoint_config=CheckpointConfig(save_interval=save_interval),
+        until_drained=until_drained,
     )
     return pipeline, published
 
@@ -207,3 +210,48 @@ async def test_a_trainer_that_keeps_dying_ends_the_run(store: Store, tmp_path: P
     pipeline, _ = build(store, Hopeless(tmp_path / "save"), tmp_path, ScriptedJudge(good), updates=1)
     with pytest.raises(TrainerError, match="no memory"):
         await run(pipeline)
+
+
+@pytest.mark.parametrize("save_interval", [1, 50])
+async def test_a_run_on_what_is_stored_ends_when_nothing_is_left(store: Store, tmp_path: Path, save_interval: int):
+    """Five turns in batches of two: the last update takes the one that is left, and is saved."""
+    names = ["a", "b", "c", "d", "e"]
+    await fill(store, [*names, "none"])
+    judge = ScriptedJudge(lambda t: None if t.turn_id == "none" else 1.0)
+    learner = ScriptedLearner(tmp_path / "save")
+    pipeline, published = build(
+        store, learner, tmp_path, judge, updates=0, save_interval=save_interval, until_drained=True
+    )
+    await run(pipeline)
+    assert [ids for _, ids in learner.trained] == [("a", "b"), ("c", "d"), ("e",)]
+    assert published[-1] == 3
+    assert await store.trained_at("e") == 3
+    again, _ = build(store, ScriptedLearner(tmp_path / "save"), tmp_path, judge, updates=0, until_drained=True)
+    await run(again)
+    assert again.version == 3
+
+
+async def test_a_trainer_that_dies_on_the_last_turns_still_trains_them(store: Store, tmp_path: Path):
+    await fill(store, ["a", "b", "c"])
+    learner = ScriptedLearner(tmp_path / "save", die_in_train=[2])
+    pipeline, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=0, until_drained=True)
+    await run(pipeline)
+    assert learner.num_deaths == 1
+    assert await store.trained_at("c") == 2
+
+
+async def test_turns_of_unsaved_updates_stay_leased(store: Store, tmp_path: Path):
+    """Short leases, no checkpoint: nobody may take a second time what was trained a while ago."""
+    await fill(store, ["a", "b"])
+    learner = ScriptedLearner(tmp_path / "save")
+    pipeline, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=0, save_interval=50, lease_s=1.5)
+    running = asyncio.create_task(pipeline.run())
+    try:
+        async with asyncio.timeout(20):
+            while not learner.trained:  # noqa: ASYNC110 - the trainer tells nobody
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(2.5)
+        assert await store.claim(9, "somebody else", 5.0) == []
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

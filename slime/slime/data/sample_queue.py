@@ -87,6 +87,10 @@ class SampleQueue:
             self._changed.notify_all()
             return Taken(tuple(groups), stale)
 
+    async def take_rest(self, version: int) -> Taken:
+        """What there is, however little, without waiting: for when nothing more will come."""
+        return await self.take(len(self), version)
+
     def _is_stale(self, group: SampleGroup, version: int) -> bool:
         return any(version - sample.policy_version > self.max_staleness for sample in group.samples)
 
