@@ -121,6 +121,10 @@ class ChatFormat:
         self._recent.put(ids, _Fed(plain, text), len(text))
         return ids
 
+    def has_vocabulary_of(self, other: ChatFormat) -> bool:
+        """Whether an id is the same token in both, so that one model can score what the other sampled."""
+        return bool(self._backend.get_vocab() == other._backend.get_vocab())
+
     def parser(
         self,
         prompt_ids: Sequence[int] = (),

@@ -219,3 +219,68 @@ ASK = compile_forms(ASK_FORMS)
 TOOL_SUCCESS = compile_forms(TOOL_SUCCESS_FORMS, re.MULTILINE)
 TOOL_ERROR = compile_forms(TOOL_ERROR_FORMS, re.MULTILINE)
 TOOL_OUTAGE = compile_forms(TOOL_OUTAGE_FORMS)
+
+# Wishes about how a reply is put: what a complaint asks for, and the instruction that would have met it.
+
+_AVOID = (
+    r"(?:no|not|nor|without|without the|without any|don't|do not|stop|quit|drop|remove|avoid|skip|never|leave out|"
+    r"get rid of|lose|fewer|hate|don't like|instead of)"
+)
+WISH_FORMS = {
+    "plain": rf"""
+(?:in|just|only|use|as|to|plain) plain (?:text|words|prose|sentences|style)|plainly|plain text|plainer
+{_AVOID} (?:\w+ ){{0,3}}(?:formatting|markdown|decoration|latex)
+{_AVOID} (?:\w+ ){{0,3}}(?:bold|bullets?|lists?|box(?:es)?|boxed|headings?|tables?)(?: \w+){{0,3}} (?:or|and|nor|no) (?:\w+ ){{0,2}}(?:bold|bullets?|lists?|box(?:es)?|boxed|headings?|tables?)
+""",
+    "no bold": rf"{_AVOID} (?:\w+ ){{0,3}}(?:bold|asterisks|stars)",
+    "no list": rf"{_AVOID} (?:\w+ ){{0,3}}(?:lists?|bullets?|bullet points?)",
+    "no box": rf"{_AVOID} (?:\w+ ){{0,3}}(?:box|boxes|boxed)",
+    "no headings": rf"{_AVOID} (?:\w+ ){{0,3}}(?:headings?|headlines?|titles?)",
+    "no tables": rf"{_AVOID} (?:\w+ ){{0,3}}tables?",
+    "no emojis": rf"{_AVOID} (?:\w+ ){{0,3}}emojis?",
+    "no jargon": rf"{_AVOID} (?:\w+ ){{0,3}}(?:jargon|technical \w+)|too technical|less technical|in plain english",
+    "bold": r"(?:in|use|make|with|want|put) (?:(?:the|it|them|your|final|answer|result|words?|in|is|a) ){0,5}bold",
+    "list": r"(?:as|use|in|with|want|need|make) (?:(?:it|me|steps|the|a|proper|as|into) ){0,4}(?:numbered |bulleted |bullet )?(?:lists?|bullet points?|bullets)",
+    "box": r"(?:box|draw a box around) (?:the|your|that) (?:\w+ )?(?:answer|result|number)|(?:use|in|with|want) (?:a |the )?box(?:ed)?(?: answer)?",
+    "short": r"shorter|briefer|be brief|more concise|be concise|keep it short|too (?:long|wordy|verbose)|shorten|condense|get to the point|less (?:text|words)|fewer words|(?:only|just) (?:(?:give|tell|want|need|me) )*the (?:number|answer|result|word)",
+    "detailed": r"(?:more|in more|some more|with more) (?:details?|depth|explanation)|longer|more detailed|too (?:short|brief|terse)|elaborate|explain (?:it|this|that|more|your)|show (?:me )?your (?:steps|work\w*)",
+    "simple": r"simpler|in simple (?:words|terms)|too (?:complicated|complex)|eli5|like i'm five|simplify",
+    "friendly": r"(?:more |be |be more |sound )friendl(?:y|ier)|friendlier|friendly tone|nicer|warmer|too (?:cold|stiff|harsh|robotic)|more kind|kinder",
+    "praising": r"encourag\w+|some praise|praise me|compliment",
+    "formal": r"more formal|too (?:casual|informal|colloquial)|more polite|politer|more professional",
+    "casual": r"less formal|too (?:formal|stiff)|more casual",
+}
+"""Name of a wish → forms that express it."""
+
+WISH_INSTRUCTIONS = {
+    "plain": "Write it in plain text, without any formatting.",
+    "no bold": "Use plain text, without bold.",
+    "no list": "Use plain text, without a list.",
+    "no box": "Use plain text, without a box.",
+    "no headings": "Leave out headings.",
+    "no tables": "Leave out tables.",
+    "no emojis": "Leave out emojis.",
+    "no jargon": "Use everyday words, without jargon.",
+    "bold": "Write the answer in bold.",
+    "list": "Write it as a numbered list.",
+    "box": "Box the answer.",
+    "short": "Keep it short.",
+    "detailed": "Explain it in more detail.",
+    "simple": "Explain it in simple words.",
+    "friendly": "Use a friendly tone.",
+    "praising": "Say something encouraging first.",
+    "formal": "Use a more formal tone.",
+    "casual": "Use a more casual tone.",
+}
+"""What is said to a teacher, in this order."""
+
+WISH_COVERS = {
+    "plain": ("no bold", "no list", "no box", "no headings", "no tables", "bold", "list", "box"),
+    "no bold": ("bold",),
+    "no list": ("list",),
+    "no box": ("box",),
+    "simple": ("no jargon",),
+}
+"""A wish, and those that need not be said beside it, or whose forms stand inside its own."""
+
+WISHES = {name: compile_forms(forms) for name, forms in WISH_FORMS.items()}

@@ -1,0 +1,81 @@
+"""Whether a hint gives the answer away instead of saying how to find it or how to put it.
+
+    hint, request, next state ─▶ the reason it is refused, or nothing
+
+A teacher that was told the answer is certain of it for a reason that no later request will contain; what a
+policy learns from it is to be certain. A hint says how: shorter, without bold, check the units. So numbers that
+the request does not hold, code, statements of the answer and long quotations are refused, and a hint too many rather
+than one too few: a turn without a hint is only not distilled.
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST_QUOTATION = 8
+"""Words in a row that a hint may share with what came next."""
+
+_NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty"
+).split()
+_DIGITS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS)}
+_NUMBER = re.compile(rf"\b(?:\d+(?:[.,]\d+)*|{'|'.join(_NUMBER_WORDS)})\b")
+_COUNT = re.compile(
+    rf"(?:{_NUMBER.pattern})(?:[ -](?:to|or|or more|more|short|full|numbered|bullet|decimal|key|main|lower-?case)\b)*[ -]"
+    r"(?:words?|sentences?|lines?|paragraphs?|bullets?|points?|items?|steps?|characters?|tokens?|places?|digits?|decimals?|"
+    r"examples?|options?|sections?|pages?|columns?|spaces?|pars?|levels?|times)\b"
+)
+"""A number that measures the form of a reply: "at most two sentences"."""
+_ORDINARY_ONE = re.compile(
+    r"\b(?:(?:this|that|the|each|every|any|no|only|which|last|first|next|another) one|one (?:of|by|at))\b"
+)
+_STATEMENT = re.compile(
+    r"\b(?:answer|result|solution|total|sum|value|output|capital|name|number)s? "
+    r"(?:is|was|are|equals?|should (?:be|have been|read)|must be|ought to be|=) (?!(?:in|on|at|to|a|an|as|not|too|only|always|"
+    r"never|required|expected|wanted|given|shown|written|plain|bold|boxed|short|brief|long|needed|missing|wrong|clear)\b)\S"
+)
+_CODE = re.compile(r"```|`([^`]+)`")
+
+
+def leak(hint: str, request: str, next_state: str) -> str:
+    """Why a hint must not be used: what of the answer it holds; empty if nothing.
+
+    >>> leak("The answer should be 12.", request="What is 3 times 4?", next_state="No, it is 12.")
+    'it states the answer'
+    >>> leak("Answer in at most two sentences.", request="What is 3 times 4?", next_state="Too long, two sentences!")
+    ''
+    """
+    said, asked, told = (_plain(text) for text in (hint, request, next_state))
+    if _STATEMENT.search(said):
+        return "it states the answer"
+    for match in _CODE.finditer(hint):
+        code = match[1]
+        if code is None or (len(code.split()) > 1 and _plain(code) not in asked):
+            return "it holds code"
+    numbers = _numbers(_ORDINARY_ONE.sub(" ", _COUNT.sub(" ", said)))
+    if given := sorted(numbers & _numbers(told) | numbers - _numbers(asked)):
+        return f"it holds the number {given[0]}"
+    if _longest_quotation(said.split(), told.split()) >= LONGEST_QUOTATION:
+        return f"it quotes {LONGEST_QUOTATION} words or more of what came next"
+    return ""
+
+
+def _plain(text: str) -> str:
+    """Lower case, single blanks, and no marks but those that belong to words and numbers."""
+    return " ".join(re.sub(r"[^\w\s.,'=-]|[.,](?!\d)", " ", text.lower()).split())
+
+
+def _numbers(text: str) -> set[str]:
+    return {_DIGITS.get(found, found.replace(",", "")) for found in _NUMBER.findall(text)}
+
+
+def _longest_quotation(words: list[str], other: list[str]) -> int:
+    """The most words in a row that stand in both, up to the length that matters."""
+    longest = 0
+    for size in range(1, LONGEST_QUOTATION + 1):
+        runs = {tuple(other[i : i + size]) for i in range(len(other) - size + 1)}
+        if not any(tuple(words[i : i + size]) in runs for i in range(len(words) - size + 1)):
+            break
+        longest = size
+    return longest
