@@ -45,8 +45,10 @@ lint: env
 types: env
 	@mkdir -p $(TYPED)
 	@ln -sfn ../../openclaw-rl $(TYPED)/openclaw_rl
+	@ln -sfn ../../openclaw-opd $(TYPED)/openclaw_opd
+	@ln -sfn ../../openclaw-combine $(TYPED)/openclaw_combine
 	@ln -sfn ../../openclaw-test $(TYPED)/openclaw_test
-	MYPYPATH=slime:$(TYPED) $(BIN)/mypy -p slime -p openclaw -p openclaw_rl -p openclaw_test
+	MYPYPATH=slime:$(TYPED) $(BIN)/mypy -p slime -p openclaw -p openclaw_rl -p openclaw_opd -p openclaw_combine -p openclaw_test
 
 write: env
 	$(BIN)/ruff format .

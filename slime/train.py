@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import Placement, place
 from slime.cluster.session import ray_session
+from slime.cluster.teaching import hint_source, teaching
 from slime.config import Config, LossConfig, PluginConfig
 from slime.config.flags import as_flags
 from slime.config.loader import load_config
@@ -128,7 +129,14 @@ async def train(config: Config, plan: Plan) -> None:
         stack.push_async_callback(server.stop)
         await server.start()
         stack.push_async_callback(learner.stop)
-        judge = await stack.enter_async_context(_judge(config, plan, fleet, log_dir))
+        model = None
+        if "llm" in (config.judge.judge, config.teacher.hint_source):
+            model = await stack.enter_async_context(_judge_model(config, fleet, log_dir))
+        judge = _judge(config, plan, model)
+        hindsight: dict[str, Any] = {}
+        if plan.rollout.asks_for & {"teacher", "hint_source"}:  # a teacher may be an engine of its own
+            teacher = await stack.enter_async_context(teaching(config, fleet, log_dir))
+            hindsight = {"teacher": teacher, "hint_source": hint_source(config, model)}
         store = await stack.enter_async_context(Store.open(config.server.rl_buffer_dir, appends=False))
         monitor = Monitor(
             config.monitor.run_dir,
@@ -139,7 +147,7 @@ async def train(config: Config, plan: Plan) -> None:
         stack.callback(monitor.close)
         pipeline = Pipeline(
             store=store,
-            rollout=lambda: _rollout(config, plan, store, judge, pipeline),
+            rollout=lambda: _rollout(config, plan, store, judge, pipeline, hindsight),
             learner=learner,
             publish=fleet.publish,
             monitor=monitor,
@@ -201,16 +209,14 @@ async def _until_ready(url: str) -> None:
     raise EngineUnavailable(f"the server did not answer at {url} within {_SERVER_START_S:g} s; see logs/server.log")
 
 
-@contextlib.asynccontextmanager
-async def _judge(config: Config, plan: Plan, fleet: Fleet, log_dir: Path) -> AsyncIterator[Judge]:
-    """The judge that was asked for: a plug-in, the rules, or a model."""
+def _judge(config: Config, plan: Plan, model: ChatModel | None) -> Judge:
+    """The judge that was asked for: a plug-in, a model, or the rules."""
     if plan.reward is not None:
-        yield PluginJudge(plan.reward, timeout_s=config.judge.judge_timeout_s)
-    elif config.judge.judge == "rule":
-        yield RuleJudge()
-    else:
-        async with _judge_model(config, fleet, log_dir) as model:
-            yield LlmJudge(model, config.judge)
+        return PluginJudge(plan.reward, timeout_s=config.judge.judge_timeout_s)
+    if config.judge.judge == "llm":
+        assert model is not None  # it was asked for
+        return LlmJudge(model, config.judge)
+    return RuleJudge()
 
 
 @contextlib.asynccontextmanager
@@ -233,7 +239,9 @@ async def _judge_model(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIter
         yield EngineModel(fleet.clients[0], renderer(config.model.model_path))
 
 
-def _rollout(config: Config, plan: Plan, store: Store, judge: Judge, pipeline: Pipeline) -> AsyncIterator[SampleGroup]:
+def _rollout(
+    config: Config, plan: Plan, store: Store, judge: Judge, pipeline: Pipeline, hindsight: Mapping[str, Any]
+) -> AsyncIterator[SampleGroup]:
     """The stream of samples of the method that is trained."""
     offered = {
         "store": store,
@@ -241,6 +249,7 @@ def _rollout(config: Config, plan: Plan, store: Store, judge: Judge, pipeline: P
         "owner": OWNER,
         "policy_version": lambda: pipeline.version,
         "config": config,
+        **hindsight,
     }
     samples: AsyncIterator[SampleGroup] = plan.rollout(offered)
     return samples

@@ -14,6 +14,8 @@ PACKAGES = {
     "slime/slime": "slime",
     "openclaw": "openclaw",
     "openclaw-rl": "openclaw_rl",
+    "openclaw-opd": "openclaw_opd",
+    "openclaw-combine": "openclaw_combine",
     "openclaw-test": "openclaw_test",
 }
 """Folder → the name its files are imported under."""

@@ -39,7 +39,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(command: list[str]):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("package", ["openclaw_rl", "openclaw_test"])
+@pytest.mark.parametrize("package", ["openclaw_rl", "openclaw_opd", "openclaw_combine", "openclaw_test"])
 def test_folders_with_dashes_are_importable_under_their_names(package: str):
     done = run(sys.executable, "-c", f"import {package}; print({package}.__file__)")
     assert done.returncode == 0, done.stderr

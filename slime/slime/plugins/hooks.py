@@ -42,7 +42,7 @@ class Hook:
 ROLLOUT = Hook(
     flag="--rollout-function-path",
     default_names=("generate_rollout",),
-    names=same("store", "judge", "owner", "policy_version", "config", "prompts"),
+    names=same("store", "judge", "hint_source", "teacher", "owner", "policy_version", "config", "prompts"),
     styles=("async generator",),
 )
 _CALL = same("args", "rollout_id", "data_source", "evaluation", "config") | {"data_buffer": "data_source"}

@@ -1,0 +1,61 @@
+"""Who teaches, and who reads the hints, as the configuration says.
+
+--teacher policy         the engines that serve, whatever they serve now    no further engine
+--teacher frozen         the model as it was given                          an engine of its own
+--teacher-model-path     another model with the policy's tokenizer          an engine of its own
+--teacher-url            an engine that somebody else runs
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from slime.chat import ChatFormat
+from slime.cluster.fleet import Fleet
+from slime.config import Config
+from slime.config.model_dir import check_model_dir
+from slime.engines.client import HttpEngine
+from slime.errors import ConfigError
+from slime.judging.chat_model import ChatModel
+from slime.judging.hints import HintSource, LlmHints
+from slime.judging.rule_hints import RuleHints
+from slime.judging.teacher import Teacher
+
+
+@contextlib.asynccontextmanager
+async def teaching(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator[Teacher]:
+    """The teacher of a run; an engine that is started for it ends with the context.
+
+    Raises:
+        ConfigError: a teacher of another tokenizer.
+    """
+    chosen, policy = config.teacher, fleet.clients[0]
+    chat = ChatFormat.load(config.model.model_path)
+    model_path = chosen.teacher_model_path or (config.model.model_path if chosen.teacher == "frozen" else "")
+    if chosen.teacher_url:
+        async with HttpEngine(chosen.teacher_url) as engine:
+            yield Teacher(engine, policy, chat, chosen)
+    elif model_path:
+        check_model_dir(model_path)
+        if not ChatFormat.load(model_path).has_vocabulary_of(chat):
+            raise ConfigError(f"--teacher-model-path {model_path}: a teacher needs the policy's tokenizer")
+        bench = Fleet(replace(config.model, model_path=model_path), config.engine, ("",), log_dir / "teacher")
+        try:
+            await bench.start()
+            yield Teacher(bench.clients[0], policy, chat, chosen)
+        finally:
+            await bench.stop()
+    else:
+        yield Teacher(policy, policy, chat, chosen)
+
+
+def hint_source(config: Config, model: ChatModel | None) -> HintSource:
+    """Who reads hints from next states: the rules, or the model that the judge asks."""
+    wanted = config.judge.judge if config.teacher.hint_source == "auto" else config.teacher.hint_source
+    if wanted == "rule":
+        return RuleHints()
+    assert model is not None  # it was asked for
+    return LlmHints(model, config.judge, config.teacher.max_hints)
