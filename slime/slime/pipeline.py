@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from slime.config import CheckpointConfig, RolloutConfig
 from slime.data.sample_queue import SampleQueue, Taken
@@ -34,12 +35,25 @@ Publish = Callable[[Path, int], Awaitable[None]]
 """Have every engine serve a weights directory as a version; returns when they do."""
 
 
+class Follower(Protocol):
+    """Whoever the samples come from, where it wants to know what became of them."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Figures to record with the update that was just made."""
+        ...
+
+    async def saved(self, step: int, group_ids: tuple[str, ...]) -> Mapping[str, float]:
+        """The checkpoint of `step` is served, and it is the first to hold these groups; further figures."""
+        ...
+
+
 class Pipeline:
     """Runs collecting and training until `num_rollout` updates are made, or for ever.
 
     Args:
         rollout: opens the stream of samples; opened again if a trainer had to be restarted.
         publish: called right after the step that made the weights.
+        follower: told what was trained and saved.
         until_drained: nothing new will be stored: end when all of it is trained or excluded; the last update may
             take fewer samples than the others.
     """
@@ -55,6 +69,7 @@ class Pipeline:
         owner: str,
         rollout_config: RolloutConfig,
         checkpoint_config: CheckpointConfig,
+        follower: Follower | None = None,
         until_drained: bool = False,
     ) -> None:
         self.version = 0
@@ -70,6 +85,9 @@ class Pipeline:
         self._in_training: tuple[str, ...] = ()
         self._unsaved: dict[int, tuple[str, ...]] = {}
         self._num_stale = 0
+        self._follower = follower
+        self._num_in_training = 0
+        self._unsaved_groups: list[str] = []
         self._until_drained = until_drained
         self._last_sample = time.monotonic()
         self._restarts = 0
@@ -128,6 +146,7 @@ class Pipeline:
                 continue
             batch = Batch(taken.groups)
             self._in_training = batch.turn_ids
+            self._num_in_training = len(batch.samples)
             try:
                 await self._step(batch, time.monotonic() - waited)
                 self._restarts = 0
@@ -135,6 +154,7 @@ class Pipeline:
                 await self._start_over(error, taken.groups)
             finally:
                 self._in_training = ()
+                self._num_in_training = 0
 
     async def _take(self) -> Taken | None:
         """The next batch, once there is one; stale samples met on the way are excluded in the store.
@@ -179,10 +199,12 @@ class Pipeline:
             log.error("update skipped step=%d reason=%r turns=%d", report.step, report.skipped, len(batch.turn_ids))
             return
         self._unsaved[report.step] = batch.turn_ids
+        self._unsaved_groups += [group.group_id for group in batch.groups]
         metrics = dict(report.metrics)
         is_last = report.step == self._config.num_rollout
         if report.step % self._save_interval == 0 or is_last:
             metrics |= await self._make_true(report.step)
+        metrics |= await self._follow(report.step)
         self.version = report.step
         metrics |= {
             "train/seconds": trained - began,
@@ -211,6 +233,20 @@ class Pipeline:
     def _not_accounted(self) -> tuple[str, ...]:
         """Turns of updates that no checkpoint holds yet."""
         return tuple(turn_id for turn_ids in self._unsaved.values() for turn_id in turn_ids)
+
+    async def _follow(self, step: int) -> dict[str, float]:
+        if self._follower is None:
+            return {}
+        metrics = dict(self._follower.metrics())
+        if not self._unsaved:  # a checkpoint was just written
+            group_ids, self._unsaved_groups = tuple(self._unsaved_groups), []
+            metrics |= await self._follower.saved(step, group_ids)
+        return metrics
+
+    @property
+    def num_pending(self) -> int:
+        """Samples that wait for the trainer or that it is training: what is sampled now is trained after them."""
+        return len(self._queue) + self._num_in_training
 
     # ---- beginnings
 
