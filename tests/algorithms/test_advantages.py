@@ -1,46 +1,36 @@
-"""Baselines: zero for equal rewards, right for uneven groups, unbiased at group size one, the same after a restart."""
+"""The moving baseline: zero for equal rewards, unbiased at group size one, the same after a restart; and whitening."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from slime.algorithms.advantages import MovingBaseline
-from slime.algorithms.groups import group_advantages
+from slime.algorithms.advantages import MovingBaseline, whiten
 
 rewards_of = st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=1, max_size=12)
 
 
-def test_uneven_groups_are_centred_each_by_itself() -> None:
-    advantages = group_advantages([1.0, 0.0, -1.0, 0.5, 0.25, 9.0], ["a", "a", "a", "b", "b", "c"])
-    assert advantages == [1.0, 0.0, -1.0, 0.125, -0.125, 0.0]
-
-
-def test_groups_need_not_lie_together() -> None:
-    assert group_advantages([1.0, 5.0, 0.0, 7.0], ["a", "b", "a", "b"]) == [0.5, -1.0, -0.5, 1.0]
-
-
-def test_a_member_with_several_rewards_counts_once() -> None:
-    # member x earned 1 three times (one trajectory in three samples), y earned 0: the mean is 1/2, not 3/4
-    advantages = group_advantages([1.0, 1.0, 1.0, 0.0], ["g"] * 4, ["x", "x", "x", "y"])
-    assert advantages == [0.5, 0.5, 0.5, -0.5]
-
-
+@settings(deadline=None)
 @given(reward=st.floats(-1e3, 1e3, allow_nan=False), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_equal_rewards_give_exactly_zero(reward, sizes) -> None:
-    groups = [f"group {g}" for g, size in enumerate(sizes) for _ in range(size)]
-    assert group_advantages([reward] * len(groups), groups) == [0.0] * len(groups)
     baseline = MovingBaseline(0.9)
     for size in sizes:
         advantages = baseline.advantages([reward] * (size + 1), ["ada"] * (size + 1))
         assert advantages == [0.0] * (size + 1)
 
 
-@given(rewards_of)
-def test_the_advantages_of_a_group_sum_to_zero(rewards) -> None:
-    assert sum(group_advantages(rewards, ["g"] * len(rewards))) == pytest.approx(0.0, abs=1e-9 * len(rewards) * 1e3)
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=1, max_size=12))
+def test_whitening_against_torch(values) -> None:
+    found = whiten(torch.tensor(values, dtype=torch.float64))
+    if len(set(values)) == 1:
+        assert found.tolist() == [0.0] * len(values)
+    else:
+        x = torch.tensor(values, dtype=torch.float64)
+        torch.testing.assert_close(found, (x - x.mean()) / (x.var(unbiased=True) + 1e-8).sqrt(), atol=1e-8, rtol=1e-6)
 
 
 def test_the_moving_average_by_hand() -> None:
@@ -64,6 +54,7 @@ def test_sources_do_not_know_of_each_other() -> None:
     assert [mixed[1], mixed[3]] == alone.advantages([0.0, 1.0], ["bob", "bob"])
 
 
+@settings(deadline=None)
 @given(rewards_of, rewards_of)
 def test_a_restored_baseline_goes_on_bit_for_bit(before, after) -> None:
     first, second = MovingBaseline(0.9), MovingBaseline(0.9)

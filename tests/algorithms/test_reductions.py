@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime.algorithms.reductions import Reduction, num_trajectories, sum_of_means, trajectory_sizes
 
@@ -23,6 +23,7 @@ def test_what_trains_nothing_dilutes_nothing() -> None:
     assert float(sum_of_means(torch.tensor([1.0, 3.0]), weights)) == 2.0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), min_size=1, max_size=8), st.data())
 def test_any_split_into_micro_batches_sums_to_the_same(samples, data) -> None:
     names, counts = [name for name, _ in samples], [count for _, count in samples]

@@ -1,7 +1,8 @@
-"""Advantages without a group: a moving average for each source, whitening over a batch, a teacher's opinion.
+"""Advantages without a group: a moving average for each source, and whitening over a batch.
 
-Baselines that compare replies with each other stand in `groups`, what comes later in a session in `returns`. All
-arithmetic is on differences of rewards, so rewards that are all equal give exactly zero.
+Baselines that compare replies with each other stand in `groups`, what comes later in a session in `returns`, what a
+teacher says in `distillation`. All arithmetic is on differences of rewards, so rewards that are all equal give
+exactly zero.
 """
 
 from __future__ import annotations
@@ -29,24 +30,6 @@ def whiten(values: Tensor) -> Tensor:
     centred = differences - differences.mean()
     variance = centred.square().sum() / (len(values) - 1)
     return centred * torch.rsqrt(variance + 1e-8)
-
-
-def distillation_advantage(teacher_logprobs: Tensor, behaviour_logprobs: Tensor, has_teacher: Tensor) -> Tensor:
-    """log π_T − log π_b of each token where there is a teacher, exactly 0 where there is none: on-policy distillation.
-
-    Its expectation under the behaviour is −KL(π_b ‖ π_T); it is added to the advantage of the rewards. A teacher's
-    log-probs are of its own distribution at temperature 1, the behaviour's of what was sampled from.
-
-    Args:
-        teacher_logprobs: [N]; where `has_teacher` is 0 they may hold anything.
-        behaviour_logprobs: [N] when the tokens were sampled.
-        has_teacher: [N], bool or 0 and 1.
-
-    >>> distillation_advantage(torch.tensor([-0.5, -9.0]), torch.tensor([-1.5, -1.0]), torch.tensor([1, 0]))
-    tensor([1., 0.])
-    """
-    gap = teacher_logprobs - behaviour_logprobs
-    return torch.where(has_teacher.bool(), gap, torch.zeros_like(gap))
 
 
 @dataclass(frozen=True, slots=True)
