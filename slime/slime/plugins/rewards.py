@@ -61,7 +61,7 @@ class RewardHook:
         return await self._ask(values, timeout_s)
 
     async def rewards_of_group(self, samples: list[Sample], args: Any, timeout_s: float) -> Any:
-        """The same for all samples of a group in one call, `(args, samples)`; a list of rewards if it does as it should."""
+        """The same for all samples of a group in one call, `(args, samples)`."""
         values = {"samples": samples, "args": args, "config": self.settings}
         return await self._ask(values, timeout_s)
 
@@ -170,10 +170,10 @@ def _values(turn: Turn, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values_of_sample(sample: Sample) -> dict[str, Any]:
-    is_text = isinstance(sample.prompt, str)
-    messages = [{"role": "user", "content": sample.prompt}] if is_text else list(sample.prompt)
+    prompt = sample.prompt
+    messages: list[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     return {
-        "prompt": sample.prompt if is_text else _text(_since_last_reply(tuple(messages))),
+        "prompt": prompt if isinstance(prompt, str) else _text(_since_last_reply(tuple(messages))),
         "response": sample.response,
         "next_state": "",
         "messages": messages,

@@ -47,7 +47,8 @@ async def _on_a_thread(work: Callable[[], Any], inside: threading.Lock | None) -
             outcome.set_exception(error)
 
     def run() -> None:
-        result, failure = None, None
+        result: Any = None
+        failure: Exception | None = None
         with inside or contextlib.nullcontext():
             try:
                 result = work()

@@ -12,10 +12,10 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 
-class Status(enum.Enum):
+class SampleStatus(enum.Enum):
     """How far a sample has come."""
 
     PENDING = "pending"
@@ -25,7 +25,7 @@ class Status(enum.Enum):
     FAILED = "failed"  # something around the engine went wrong (a tool, a service)
 
 
-_STATUS_OF = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+_STATUS_OF = {"stop": SampleStatus.COMPLETED, "length": SampleStatus.TRUNCATED, "abort": SampleStatus.ABORTED}
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Sample:
         policy_versions: ours: the policy version of each response token, where it is known exactly.
     """
 
-    Status = Status
+    Status: ClassVar[type[SampleStatus]] = SampleStatus
 
     group_index: int | None = None
     index: int | None = None
@@ -65,7 +65,7 @@ class Sample:
     rollout_log_probs: list[float] | None = None
     remove_sample: bool = False
     teacher_log_probs: list[float] | None = None
-    status: Status = Status.PENDING
+    status: SampleStatus = SampleStatus.PENDING
     metadata: dict[str, Any] = field(default_factory=dict)
     generate_function_path: str | None = None
     custom_rm_path: str | None = None
@@ -144,7 +144,7 @@ class Sample:
         for name in ("reward", "loss_mask", "rollout_log_probs", "teacher_log_probs", "policy_versions"):
             setattr(self, name, None)
         self.response, self.response_length, self.remove_sample = "", 0, False
-        self.status = Status.PENDING
+        self.status = SampleStatus.PENDING
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes, those that somebody added included; the status by its value."""
@@ -155,7 +155,7 @@ class Sample:
         """What `to_dict` gave; attributes that are not declared are kept too."""
         names = {declared.name for declared in dataclasses.fields(cls)}
         known = {name: value for name, value in values.items() if name in names}
-        sample = cls(**{**known, "status": Status(values.get("status", "pending"))})
+        sample = cls(**{**known, "status": SampleStatus(values.get("status", "pending"))})
         for name in values.keys() - names:
             setattr(sample, name, values[name])
         return sample

@@ -1,1 +1,1 @@
-"""Where samples come from: conversations that are going on."""
+"""Where samples come from: conversations that are going on, or prompts of a file."""

@@ -1,0 +1,209 @@
+"""Where prompts come from: a file of JSON lines, drawn again and again, and what came back unfinished.
+
+    prompts.jsonl ─ shuffled by epoch ─▶ get_samples(n) ─▶ groups of n samples of one prompt
+                                              ▲                       │ aborted
+                       returned groups first ─┘◀──── add_samples ─────┘
+
+What was given out and not yet trained is remembered, so that a run which goes on from a checkpoint gives those prompts
+out again and skips none: the state is written beside the checkpoint that it belongs to.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from slime.chat import ChatFormat
+from slime.config import PromptConfig
+from slime.errors import ConfigError, nearest
+from slime.plugins.slime_sample import Group, Sample, flatten
+
+BufferFilter = Callable[[list[Group], int], list[Group]]
+"""(groups that were returned, how many are wanted) → those to give out, which it takes from the list."""
+
+_SLICE = re.compile(r"(?P<file>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]")
+
+
+class DataSource(Protocol):
+    """Gives out prompts. What `--data-source-path` names has these methods; the last two may be missing."""
+
+    def get_samples(self, num_samples: int) -> list[Group]:
+        """So many groups, each `--num-rollouts-per-prompt` samples of one prompt; fewer when there are no more."""
+        ...
+
+    def add_samples(self, samples: list[Group]) -> None:
+        """Take groups back that could not be finished; they are given out again."""
+        ...
+
+    def save(self, rollout_id: int) -> None: ...
+
+    def load(self, rollout_id: int) -> None: ...
+
+
+class PromptSource:
+    """A data source over a file of prompts.
+
+    Args:
+        prompts: one sample a row, not yet numbered; see `read_prompts`.
+        num_per_prompt: samples of one group.
+        state_dir: where states are kept; None keeps none.
+        buffer_filter: which of the returned groups are given out first; the oldest, when None.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Sample],
+        *,
+        num_per_prompt: int,
+        shuffle: bool = False,
+        seed: int = 42,
+        state_dir: Path | None = None,
+        buffer_filter: BufferFilter | None = None,
+    ) -> None:
+        if not prompts:
+            raise ConfigError("--prompt-data holds no prompt")
+        self._prompts = prompts
+        self._num_per_prompt = num_per_prompt
+        self._shuffle = shuffle
+        self._seed = seed
+        self._state_dir = state_dir
+        self._buffer_filter = buffer_filter or take_first
+        self._returned: list[Group] = []
+        self._rows: dict[int, int] = {}  # group → row of its prompt, for all that were given out and not settled
+        self._num_drawn = 0
+        self._num_groups = 0
+        self._again: list[int] = []  # rows that were out when the checkpoint was written
+        self._order: tuple[int, list[int]] = (-1, [])
+
+    def __len__(self) -> int:
+        """Prompts in the file."""
+        return len(self._prompts)
+
+    def get_samples(self, num_samples: int) -> list[Group]:
+        groups = self._buffer_filter(self._returned, num_samples) if self._returned else []
+        return groups + [self._new_group() for _ in range(num_samples - len(groups))]
+
+    def add_samples(self, samples: list[Group]) -> None:
+        for sample in flatten(samples):
+            if sample.status in (Sample.Status.ABORTED, Sample.Status.FAILED, Sample.Status.PENDING):
+                sample.reset_for_retry()
+        self._returned += samples
+
+    def settle(self, group_indices: Iterable[int]) -> None:
+        """These groups need not be given out again: they are trained, or were left out for good."""
+        for index in group_indices:
+            self._rows.pop(index, None)
+
+    def save(self, rollout_id: int) -> None:
+        """Write the state that belongs to the checkpoint of update `rollout_id`."""
+        if self._state_dir is None:
+            return
+        self._state_dir.mkdir(parents=True, exist_ok=True)
+        state = {"drawn": self._num_drawn, "groups": self._num_groups, "out": [*self._rows.values(), *self._again]}
+        file = self._state_file(rollout_id)
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(state), encoding="utf-8")
+        partial.replace(file)
+
+    def load(self, rollout_id: int) -> None:
+        """Go on as if the updates after `rollout_id` had not been made; from the beginning where there is no state."""
+        file = None if self._state_dir is None else self._state_file(rollout_id)
+        if file is None or not file.exists():
+            return
+        state = json.loads(file.read_text(encoding="utf-8"))
+        self._num_drawn, self._num_groups = int(state["drawn"]), int(state["groups"])
+        self._again = [int(row) for row in state["out"] if int(row) < len(self._prompts)]
+        self._returned, self._rows = [], {}
+
+    def _state_file(self, rollout_id: int) -> Path:
+        assert self._state_dir is not None
+        return self._state_dir / f"prompts-{rollout_id}.json"
+
+    def _new_group(self) -> Group:
+        row = self._again.pop(0) if self._again else self._draw()
+        group_index, self._num_groups = self._num_groups, self._num_groups + 1
+        self._rows[group_index] = row
+        group: Group = []
+        for number in range(self._num_per_prompt):
+            sample = copy.deepcopy(self._prompts[row])
+            sample.group_index, sample.index = group_index, group_index * self._num_per_prompt + number
+            group.append(sample)
+        return group
+
+    def _draw(self) -> int:
+        epoch, offset = divmod(self._num_drawn, len(self._prompts))
+        self._num_drawn += 1
+        if self._order[0] != epoch:
+            rows = list(range(len(self._prompts)))
+            if self._shuffle:
+                random.Random(f"{self._seed} {epoch}").shuffle(rows)
+            self._order = epoch, rows
+        return self._order[1][offset]
+
+
+def take_first(buffer: list[Group], num_samples: int) -> list[Group]:
+    """The oldest of the returned groups."""
+    taken = buffer[:num_samples]
+    del buffer[:num_samples]
+    return taken
+
+
+def read_prompts(path: str, config: PromptConfig, chat: ChatFormat) -> list[Sample]:
+    """The prompts of a file of JSON lines, `tasks.jsonl` or a part of it, `tasks.jsonl@[0:500]`.
+
+    A prompt is a text, which is fed as it stands (or as one user message with `--apply-chat-template`), or a list of
+    OpenAI messages, which always goes through the model's chat template.
+
+    Raises:
+        ConfigError: no such file, or a line that is no prompt; the message names it.
+    """
+    match = _SLICE.fullmatch(path)
+    file = Path(match["file"] if match else path)
+    if not file.is_file():
+        raise ConfigError(f"--prompt-data {path}: no such file")
+    rows = [
+        (number, line) for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if line.strip()
+    ]
+    if match:
+        rows = rows[slice(*(int(bound) if bound else None for bound in (match["start"], match["stop"])))]
+    return [_prompt(f"{file.name}:{number}", line, config, chat) for number, line in rows]
+
+
+def _prompt(place: str, line: str, config: PromptConfig, chat: ChatFormat) -> Sample:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{place}: not JSON: {error}") from None
+    if not isinstance(row, Mapping) or config.input_key not in row:
+        keys = list(row) if isinstance(row, Mapping) else []
+        raise ConfigError(
+            f"{place}: no {config.input_key!r} in it; --input-key names the prompt{nearest(config.input_key, keys)}"
+        )
+    if config.label_key and config.label_key not in row:
+        raise ConfigError(f"{place}: no {config.label_key!r} in it; --label-key names the label")
+    metadata = row.get(config.metadata_key) or {}
+    if not isinstance(metadata, Mapping):
+        raise ConfigError(f"{place}: {config.metadata_key!r} is no mapping; --metadata-key names the metadata")
+    prompt, ids = _fed(place, row[config.input_key], config, chat)
+    return Sample(
+        prompt=prompt,
+        prompt_ids=ids,
+        label=row[config.label_key] if config.label_key else None,
+        metadata=dict(metadata),
+    )
+
+
+def _fed(place: str, prompt: Any, config: PromptConfig, chat: ChatFormat) -> tuple[str, tuple[int, ...]]:
+    """The text of a prompt and the ids it is fed as."""
+    if isinstance(prompt, str) and not config.apply_chat_template:
+        return prompt, chat.encode(prompt)
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if not isinstance(messages, list) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
+        raise ConfigError(f"{place}: a prompt is a text or a list of messages, not {type(prompt).__name__}")
+    ids = chat.render([dict(message) for message in messages])
+    return chat.decode(ids), ids
