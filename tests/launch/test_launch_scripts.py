@@ -14,15 +14,18 @@ from slime.config.aliases import ALIASES
 from slime.config.leaves import leaves
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = sorted(
-    str(path.relative_to(ROOT))
-    for folder in ("openclaw-rl", "openclaw-opd", "openclaw-combine")
-    for path in (ROOT / folder).glob("run_*.sh")
-)
+METHODS = {"openclaw-rl": "rl", "openclaw-opd": "opd", "openclaw-combine": "combine"}
+SCRIPTS = sorted(str(path.relative_to(ROOT)) for folder in METHODS for path in (ROOT / folder).glob("run_*.sh"))
 PUBLISHED = [
     "openclaw-rl/run_qwen3_7b_openclaw_rl.sh",
+    "openclaw-rl/run_qwen3_7b_lora_openclaw_rl.sh",
     "openclaw-rl/run_binary_rl.sh",
+    "openclaw-opd/run_qwen3_7b_openclaw_opd.sh",
+    "openclaw-opd/run_opd_training.sh",
+    "openclaw-combine/run_qwen3_7b_openclaw_combine.sh",
+    "openclaw-combine/run_combine_training.sh",
 ]
+VARIANTS = [f"{size}{lora}" for size in ("tiny", "qwen3_4b", "qwen3_7b", "qwen3_8b") for lora in ("", "_lora")]
 
 
 def ask(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -57,6 +60,11 @@ def test_published_names_are_there(script: str):
     assert script in SCRIPTS
 
 
+@pytest.mark.parametrize("folder", METHODS)
+def test_every_method_has_every_variant(folder: str):
+    assert {f"{folder}/run_{variant}_openclaw_{METHODS[folder]}.sh" for variant in VARIANTS} <= set(SCRIPTS)
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_trains_its_folders_method_on_the_model_it_is_named_after(script: str):
     told = as_it_stands(script)
@@ -72,6 +80,7 @@ def test_a_script_trains_its_folders_method_on_the_model_it_is_named_after(scrip
         assert told["model"]["model_path"] == f"Qwen/Qwen3-{size}"
         assert (told["cluster"]["num_engines"], told["cluster"]["num_train_ranks"]) == (4, 4)
         assert told["engine"]["backend"] == "sglang"
+    assert told["lora"]["use_lora"] is ("_lora_" in name)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -144,6 +153,23 @@ def test_published_variables_are_not_drowned_by_a_scripts_defaults():
     assert (told["cluster"]["train_gpus"], told["cluster"]["rollout_gpus"]) == ("0,1", "2,3")
     assert (told["cluster"]["num_train_ranks"], told["cluster"]["num_engines"]) == (2, 2)
     assert (told["judge"]["judge_model_path"], told["judge"]["majority_vote_n"]) == ("/models/judge", 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"), [(["--lora"], {}), (["--use-lora"], {}), ([], {"USE_LORA": "true"})]
+)
+def test_any_script_trains_an_adapter_when_told_to(arguments: list[str], variables: dict[str, str]):
+    script = "openclaw-combine/run_combine_training.sh"
+    told = resolved(script, *arguments, LORA_RANK="4", **variables)
+    assert (told["lora"]["use_lora"], told["lora"]["lora_rank"]) == (True, 4)
+    full, adapter = as_it_stands(script), resolved(script, *arguments, **variables)
+    assert adapter["checkpoint"]["save_dir"] != full["checkpoint"]["save_dir"]
+    assert float(str(adapter["trainer"]["lr"])) > float(str(full["trainer"]["lr"]))
+
+
+def test_lora_arguments_replace_the_array():
+    told = resolved("openclaw-rl/run_tiny_lora_openclaw_rl.sh", LORA_ARGS="--use-lora --lora-rank 2 --lora-alpha 3")
+    assert (told["lora"]["lora_rank"], told["lora"]["lora_alpha"]) == (2, 3.0)
 
 
 def test_a_mistake_in_an_array_is_one_line():

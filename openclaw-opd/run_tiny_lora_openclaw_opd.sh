@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# On-policy distillation on a tiny model, training a LoRA adapter, on this machine, without a GPU.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../slime/scripts/run_method.sh"
+run_method tiny --lora "$@"

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Binary RL on Qwen3-8B, training a LoRA adapter instead of all weights.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../slime/scripts/run_method.sh"
+run_method qwen3-8b --lora "$@"
