@@ -33,6 +33,9 @@ Selection = Literal["shortest", "longest", "token_optimal", "sequence_optimal"]
 SHORTEST, LONGEST = 10, 400
 """Characters that a hint has."""
 
+JUDGEMENTS = "judgements"
+"""Where a verdict's details hold what each vote was asked and said."""
+
 CANDIDATES = "hint_candidates"
 """Where a verdict's details keep all hints that were fit, the preferred one first."""
 
@@ -65,7 +68,7 @@ class Hindsight:
     Attributes:
         candidates: fit to be used, each different; empty when there is nothing to learn from.
         reason: for people: where they come from, or why there is none.
-        details: what to keep: prompt, votes, and what was refused and why.
+        details: what to keep: the votes as `judgements`, and what was `refused` and why.
     """
 
     candidates: tuple[str, ...]
@@ -95,7 +98,10 @@ class HintingJudge:
     async def judge(self, turn: Turn) -> Verdict:
         verdict, hindsight = await asyncio.gather(self._judge.judge(turn), self._source.hindsight(turn))
         ordered = sorted(hindsight.candidates, key=len, reverse=self._longest_first)
-        details = {**verdict.details, CANDIDATES: ordered, "hindsight": {**hindsight.details, "why": hindsight.reason}}
+        judgements = [*verdict.details.get(JUDGEMENTS, ()), *hindsight.details.get(JUDGEMENTS, ())]
+        refused = list(hindsight.details.get("refused", ()))
+        read = {CANDIDATES: ordered, "hindsight": hindsight.reason, "refused_hints": refused, JUDGEMENTS: judgements}
+        details = {**verdict.details, **read}
         return replace(verdict, hint=ordered[0] if ordered else None, details=details)
 
 
@@ -129,7 +135,8 @@ class LlmHints:
 
         config = self._config
         ballots = await collect_votes(vote, config.majority_vote_n, config.judge_timeout_s)
-        counted = count_votes(ballots, config.majority_vote_threshold, "hint", {"prompt": messages})
+        asked = {"prompt": messages, "model": self._model.name}
+        counted = count_votes(ballots, config.majority_vote_threshold, "hint", asked, quorum=config.judge_quorum)
         if counted.score != 1.0:
             return Hindsight((), counted.reason, counted.details)
         hints = [str(ballot.details["hint"]) for ballot in ballots if ballot.score == 1.0]

@@ -4,8 +4,8 @@
 
 A teacher that was told the answer is certain of it for a reason that no later request will contain; what a
 policy learns from it is to be certain. A hint says how: shorter, without bold, check the units. So numbers that
-the request does not hold, code, statements of the answer and long quotations are refused, and a hint too many rather
-than one too few: a turn without a hint is only not distilled.
+the request does not hold, code, statements of the answer and long quotations are refused, and a hint too many
+rather than one too few: a turn without a hint is only not distilled.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import re
 LONGEST_QUOTATION = 8
 """Words in a row that a hint may share with what came next."""
 
-_NUMBER_WORDS = (
+_NUMBER_WORDS = re.findall(
+    r"\w+",
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-).split()
+    "eighteen nineteen twenty",
+)
 _DIGITS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS)}
 _NUMBER = re.compile(rf"\b(?:\d+(?:[.,]\d+)*|{'|'.join(_NUMBER_WORDS)})\b")
 _COUNT = re.compile(
-    rf"(?:{_NUMBER.pattern})(?:[ -](?:to|or|or more|more|short|full|numbered|bullet|decimal|key|main|lower-?case)\b)*[ -]"
-    r"(?:words?|sentences?|lines?|paragraphs?|bullets?|points?|items?|steps?|characters?|tokens?|places?|digits?|decimals?|"
-    r"examples?|options?|sections?|pages?|columns?|spaces?|pars?|levels?|times)\b"
+    rf"(?:{_NUMBER.pattern})(?:[ -](?:to|or|or more|more|short|full|numbered|bullet|decimal|key|main)\b)*[ -]"
+    r"(?:words?|sentences?|lines?|paragraphs?|bullets?|points?|items?|steps?|characters?|tokens?|places?|digits?|"
+    r"decimals?|examples?|options?|sections?|pages?|columns?|spaces?|levels?|times)\b"
 )
 """A number that measures the form of a reply: "at most two sentences"."""
 _ORDINARY_ONE = re.compile(
@@ -32,8 +33,9 @@ _ORDINARY_ONE = re.compile(
 )
 _STATEMENT = re.compile(
     r"\b(?:answer|result|solution|total|sum|value|output|capital|name|number)s? "
-    r"(?:is|was|are|equals?|should (?:be|have been|read)|must be|ought to be|=) (?!(?:in|on|at|to|a|an|as|not|too|only|always|"
-    r"never|required|expected|wanted|given|shown|written|plain|bold|boxed|short|brief|long|needed|missing|wrong|clear)\b)\S"
+    r"(?:is|was|are|equals?|should (?:be|have been|read)|must be|ought to be|=) "
+    r"(?!(?:in|on|at|to|a|an|as|not|too|only|always|never|required|expected|wanted|given|shown|written|plain|bold|"
+    r"boxed|short|shorter|brief|briefer|long|longer|needed|missing|wrong|clear|clearer)\b)\S"
 )
 _CODE = re.compile(r"```|`([^`]+)`")
 
@@ -53,8 +55,8 @@ def leak(hint: str, request: str, next_state: str) -> str:
         code = match[1]
         if code is None or (len(code.split()) > 1 and _plain(code) not in asked):
             return "it holds code"
-    numbers = _numbers(_ORDINARY_ONE.sub(" ", _COUNT.sub(" ", said)))
-    if given := sorted(numbers & _numbers(told) | numbers - _numbers(asked)):
+    numbers = _values(said)
+    if given := sorted(numbers & _values(told) | numbers - _numbers(asked)):
         return f"it holds the number {given[0]}"
     if _longest_quotation(said.split(), told.split()) >= LONGEST_QUOTATION:
         return f"it quotes {LONGEST_QUOTATION} words or more of what came next"
@@ -64,6 +66,11 @@ def leak(hint: str, request: str, next_state: str) -> str:
 def _plain(text: str) -> str:
     """Lower case, single blanks, and no marks but those that belong to words and numbers."""
     return " ".join(re.sub(r"[^\w\s.,'=-]|[.,](?!\d)", " ", text.lower()).split())
+
+
+def _values(text: str) -> set[str]:
+    """Its numbers, but those that measure form or stand for "it"."""
+    return _numbers(_ORDINARY_ONE.sub(" ", _COUNT.sub(" ", text)))
 
 
 def _numbers(text: str) -> set[str]:
