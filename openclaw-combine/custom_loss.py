@@ -27,8 +27,8 @@ def compute_loss(
     compute_entropy: Callable[[], Tensor],
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Clipped surrogate of w_rl·A_rl + w_opd·(ℓ_T − ℓ_rollout), KL and entropy bonus; tensors are [N] over the trainable
-    tokens. `loss/binary` and `loss/opd` are the two parts' shares of the policy's loss, before the clip."""
+    """Clipped surrogate of w_rl·A_rl + w_opd·(ℓ_T − ℓ_rollout), KL to the reference and entropy bonus; tensors are [N]
+    over the trainable tokens. `loss/binary` and `loss/opd` are what either part says of the batch as it was sampled."""
     from_reward = config["w_rl"] * advantages
     from_teacher = config["w_opd"] * distillation_advantage(teacher_logprobs, rollout_logprobs, has_teacher)
     loss, metrics = policy_objective(

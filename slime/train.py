@@ -26,7 +26,7 @@ from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import Placement, place
 from slime.cluster.session import ray_session
-from slime.cluster.teaching import hint_source, teaching
+from slime.cluster.teaching import hint_reader, hint_source, teaching
 from slime.config import Config, LossConfig, PluginConfig
 from slime.config.flags import as_flags
 from slime.config.loader import load_config
@@ -132,7 +132,7 @@ async def train(config: Config, plan: Plan) -> None:
         await server.start()
         stack.push_async_callback(learner.stop)
         model = None
-        if "llm" in (config.judge.judge, config.teacher.hint_source):
+        if _asks_a_model(config, plan):
             model = await stack.enter_async_context(_judge_model(config, fleet, log_dir))
         judge = _judge(config, plan, model)
         hindsight: dict[str, Any] = {}
@@ -217,6 +217,12 @@ async def _until_ready(url: str) -> None:
                                 return
                     await asyncio.sleep(0.1)
     raise EngineUnavailable(f"the server did not answer at {url} within {_SERVER_START_S:g} s; see logs/server.log")
+
+
+def _asks_a_model(config: Config, plan: Plan) -> bool:
+    """Whether verdicts or hints are a language model's."""
+    is_judge = plan.reward is None and config.judge.judge == "llm"
+    return is_judge or ("hint_source" in plan.rollout.asks_for and hint_reader(config) == "llm")
 
 
 def _judge(config: Config, plan: Plan, model: ChatModel | None) -> Judge:

@@ -52,10 +52,14 @@ async def teaching(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator
         yield Teacher(policy, policy, chat, chosen)
 
 
+def hint_reader(config: Config) -> str:
+    """`rule` or `llm`, as asked for or as the judge is."""
+    return config.judge.judge if config.teacher.hint_source == "auto" else config.teacher.hint_source
+
+
 def hint_source(config: Config, model: ChatModel | None) -> HintSource:
     """Who reads hints from next states: the rules, or the model that the judge asks."""
-    wanted = config.judge.judge if config.teacher.hint_source == "auto" else config.teacher.hint_source
-    if wanted == "rule":
+    if hint_reader(config) == "rule":
         return RuleHints()
     assert model is not None  # it was asked for
     return LlmHints(model, config.judge, config.teacher.max_hints)
