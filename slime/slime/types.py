@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -218,9 +219,73 @@ class Verdict:
         return self.score is not None
 
     @property
+    def vote_entropy(self) -> float:
+        """How undecided the valid votes were, in bits: 0 when all say the same, 1 when two scores share them evenly."""
+        valid = [vote for vote in self.votes if vote is not None]
+        shares = [count / len(valid) for count in Counter(valid).values()]
+        return -math.fsum(share * math.log2(share) for share in shares) + 0.0  # no minus zero
+
+    @property
     def is_effective(self) -> bool:
         """Whether the verdict says anything: a score other than zero, or a hint."""
         return bool(self.score) or self.hint is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One answer of one judge on a turn, as it is kept for ever: enough to read it again, or to ask somebody else.
+
+    >>> Judgement("llm", 1.0, "Qwen3-4B", prompt=({"role": "user", "content": "…"},), answer="Fine. \\boxed{1}")
+
+    Attributes:
+        judge: the way of judging: `llm`, `rule`, `plugin`, `hint`, …
+        score: what was read in the answer; None when the vote failed.
+        model: who answered; empty where no model was asked.
+        prompt: the chat that was shown.
+        answer: the raw words.
+        failure: why there is no score.
+        latency_s: how long it took; 0 where nobody measured.
+        created_at: seconds since 1970.
+        details: whatever else the judge kept.
+    """
+
+    judge: str
+    score: float | None
+    model: str = ""
+    prompt: tuple[Message, ...] = ()
+    answer: str = ""
+    failure: str = ""
+    latency_s: float = 0.0
+    created_at: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What a person said of a turn outside the conversation. It may come late, and again: the newest counts.
+
+    >>> Feedback(kind="score", value=-0.5, text="too long")
+
+    Attributes:
+        kind: `thumbs`, `score` or `text`.
+        value: −1..1; None for words alone, which a judge reads as if they were the next state.
+        created_at: seconds since 1970.
+        number: grows with every feedback that is stored; 0 before.
+    """
+
+    kind: str
+    value: float | None = None
+    text: str = ""
+    created_at: float = 0.0
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("thumbs", "score", "text"):
+            raise ValueError(f"kind must be thumbs, score or text, not {self.kind!r}")
+        if self.value is not None and not -1.0 <= self.value <= 1.0:
+            raise ValueError(f"a feedback's value is in −1..1, not {self.value}")
+        if self.value is None and (self.kind != "text" or not self.text.strip()):
+            raise ValueError("a feedback needs a value, or words")
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,9 +118,9 @@ def test_kill_at_every_kind_of_system_call(tmp_path: Path, call: str) -> None:
 @pytest.mark.skipif(STRACE is None, reason="strace is not installed; the full disk below runs everywhere")
 @pytest.mark.parametrize(("call", "error"), [("pwrite64", "ENOSPC"), ("pwrite64", "EIO"), ("fdatasync", "EIO")])
 def test_disk_errors_are_told_and_outlived(tmp_path: Path, call: str, error: str) -> None:
-    """From the 60th call on 25 calls fail; then the disk is well again, and so is the store, by itself."""
+    """From a thread's 100th call on (opening takes some 60) 25 calls fail; then both are well by themselves."""
     trace = tmp_path / "trace"
-    inject = f"inject={call}:error={error}:when=60..84"
+    inject = f"inject={call}:error={error}:when=100..124"
     strace = (STRACE or "", "-f", "-qq", "-o", str(trace), "-e", f"trace={call}", "-e", inject)
     process = start(tmp_path / "store", 1, *strace)
     said = read_until_end(process, 6)

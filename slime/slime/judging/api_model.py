@@ -14,7 +14,6 @@ import logging
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
 import openai
 
 from slime.errors import EngineRejected, EngineUnavailable
@@ -59,7 +58,7 @@ class ApiModel:
             base_url=base_url,
             api_key=api_key or "none",
             max_retries=retries,
-            timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
+            timeout=openai.Timeout(timeout_s, connect=_CONNECT_S),
         )
         self._client.organization = self._client.project = None  # which it looked up in the environment
         self._breaker = breaker or CircuitBreaker(base_url)
@@ -116,11 +115,11 @@ class ApiModel:
                     **settings,
                 )
             except openai.BadRequestError as error:
-                name = next((n for n in _NEGOTIABLE if n == error.param and n not in self._renamed), None)
-                if name is None:
+                refused = next((n for n in _NEGOTIABLE if n == error.param and n not in self._renamed), None)
+                if refused is None:
                     raise
-                self._renamed[name] = "max_completion_tokens" if name == "max_tokens" else None
-                log.warning("judge refuses a setting model=%s setting=%s", self.name, name)
+                self._renamed[refused] = "max_completion_tokens" if refused == "max_tokens" else None
+                log.warning("judge refuses a setting model=%s setting=%s", self.name, refused)
 
     async def _find_name(self) -> None:
         async with self._naming:

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from slime.errors import LeaseLost
+from slime.store.opinions import is_outdated
 from slime.store.reads import need_seq
 from slime.store.writes import move
 from slime.types import TurnKind, TurnState
@@ -35,6 +36,9 @@ def claim(connection: sqlite3.Connection, limit: int, owner: str, lease_s: float
     _end_dead_leases(connection, now)
     rows = connection.execute(FREE, {"now": now, "limit": limit}).fetchall()
     for seq, turn_id, state in rows:
+        if state == TurnState.JUDGED and is_outdated(connection, seq):
+            move(connection, seq, turn_id, TurnState.READY, "feedback")
+            state = TurnState.READY
         if state == TurnState.READY:
             move(connection, seq, turn_id, TurnState.CLAIMED, owner)
         _lease(connection, seq, owner, lease_s, now)

@@ -48,7 +48,7 @@ class Transition:
 
 
 @contextmanager
-def _damage_as_error(what: str) -> Iterator[None]:
+def damage_as_error(what: str) -> Iterator[None]:
     """Whatever goes wrong while stored bytes are made into values again is damage, and said so."""
     try:
         yield
@@ -72,7 +72,7 @@ class TurnReader:
         """The turn in row `seq`; `CorruptRecord` if it is not what was given."""
         cursor = self._connection.cursor()
         cursor.row_factory = sqlite3.Row
-        with _damage_as_error(f"row {seq}"):
+        with damage_as_error(f"row {seq}"):
             row = cursor.execute(TURN, (seq,)).fetchone()
             if row is None:
                 raise CorruptRecord(f"row {seq} has no record")
@@ -145,6 +145,11 @@ class TurnReader:
             if records.content_hash(body) == content_hash:
                 self._contents[content_id] = (content_hash, records.decode_json(body))
 
+    def content(self, number: int) -> tuple[bytes, Any]:
+        """A content with its hash."""
+        self.messages((number,))
+        return self._contents[number]
+
     def messages(self, numbers: Sequence[int]) -> tuple[Message, ...]:
         """The messages with these content numbers."""
         self._fetch_contents(set(numbers))
@@ -199,7 +204,7 @@ def read_next_states(connection: sqlite3.Connection, turn_id: str) -> list[tuple
         (need_seq(connection, turn_id),),
     ).fetchall()
     found = []
-    with _damage_as_error(f"the next states of turn {turn_id}"):
+    with damage_as_error(f"the next states of turn {turn_id}"):
         for from_turn, packed, crc in rows:
             if records.checksum((packed,)) != crc:
                 raise CorruptRecord(f"a next state of turn {turn_id} does not match its checksum")
@@ -214,7 +219,7 @@ def read_verdict(connection: sqlite3.Connection, turn_id: str) -> Verdict | None
     if row is None:
         return None
     body, crc = row
-    with _damage_as_error(f"the verdict on turn {turn_id}"):
+    with damage_as_error(f"the verdict on turn {turn_id}"):
         if records.checksum((body,)) != crc:
             raise CorruptRecord(f"the verdict on turn {turn_id} does not match its checksum")
         return records.decode_verdict(body)
@@ -228,7 +233,7 @@ def read_history(connection: sqlite3.Connection, turn_id: str) -> list[Transitio
     moves = connection.execute(
         "SELECT from_state, to_state, at, note FROM transitions WHERE seq = ? ORDER BY transition_id", (seq,)
     ).fetchall()
-    with _damage_as_error(f"the history of turn {turn_id}"):
+    with damage_as_error(f"the history of turn {turn_id}"):
         return [
             Transition(None, TurnState(moves[0][0] if moves else state), stored_at, ""),
             *(Transition(TurnState(source), TurnState(target), at, note) for source, target, at, note in moves),

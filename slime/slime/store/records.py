@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 
 from slime.errors import StoreError
-from slime.types import SamplingParams, Turn, Verdict
+from slime.types import Judgement, Message, SamplingParams, Turn, Verdict
 
 ID_BYTES = 4
 """Width of a stored token id or content number (little-endian int32)."""
@@ -173,6 +173,45 @@ def encode_verdict(verdict: Verdict) -> bytes:
         {field.name: getattr(verdict, field.name) for field in dataclasses.fields(verdict) if field.name != "details"}
         | {"details": dict(verdict.details)}
     )
+
+
+JUDGEMENTS = "judgements"
+"""Where a verdict's details bring what goes to the store's judgements."""
+
+_JUDGEMENT_FIELDS = frozenset(field.name for field in dataclasses.fields(Judgement)) - {"details"}
+
+
+def split_judgements(verdict: Verdict) -> tuple[Verdict, tuple[Judgement, ...]]:
+    """The verdict without the judgements in its details, and those; one made of the verdict if it brings none."""
+    entries = verdict.details.get(JUDGEMENTS, ())
+    judgements = [_as_judgement(entry) for entry in entries] if isinstance(entries, Sequence) else []
+    if not judgements or None in judgements:  # none, or something of a plug-in's own under that name
+        failure = "" if verdict.is_judged else verdict.reason or "no reason given"
+        said = verdict.reason if verdict.is_judged else ""
+        return verdict, (Judgement(verdict.judge, verdict.score, answer=said, failure=failure),)
+    details = {name: value for name, value in verdict.details.items() if name != JUDGEMENTS}
+    return dataclasses.replace(verdict, details=details), tuple(filter(None, judgements))
+
+
+def _as_judgement(entry: Any) -> Judgement | None:
+    """`{"judge": "llm", "score": 1.0, "answer": …}` as a judgement; fields that it does not have are details."""
+    if isinstance(entry, Judgement):
+        return entry
+    if not isinstance(entry, Mapping) or not entry.keys() >= {"judge", "score"}:
+        return None
+    known = {name: value for name, value in entry.items() if name in _JUDGEMENT_FIELDS}
+    known["prompt"] = tuple(known.get("prompt", ()))
+    return Judgement(**known, details={name: value for name, value in entry.items() if name not in _JUDGEMENT_FIELDS})
+
+
+def encode_judgement(judgement: Judgement) -> bytes:
+    """A judgement but for its prompt, which is stored as a content."""
+    fields = {name: getattr(judgement, name) for name in sorted(_JUDGEMENT_FIELDS - {"prompt"})}
+    return encode_json({**fields, "details": dict(judgement.details)})
+
+
+def decode_judgement(body: bytes, prompt: Sequence[Message]) -> Judgement:
+    return Judgement(**decode_json(body), prompt=tuple(prompt))
 
 
 def decode_verdict(body: bytes) -> Verdict:

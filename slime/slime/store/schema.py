@@ -4,7 +4,9 @@ Small rows that change (`turns`: state, lease) stand apart from large ones that 
 log-probs), so that a move of state rewrites bytes, not kilobytes. Text is stored once: `contents` holds each
 message, tool list and reply under its hash, and a record names them by number.
 
-    contents ◀─ records ── turns ── next_states, verdicts, transitions
+    contents ◀─ records ── turns ── next_states, verdicts, judgements, feedback, transitions
+
+A file that an earlier version wrote gets what is new when it is opened; nothing in it is rewritten.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from slime.errors import ConfigError
 APPLICATION_ID = 0x0C1A3710
 """Marks the file as ours in SQLite's header."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 CREATE = """
 CREATE TABLE contents (
@@ -82,6 +84,30 @@ CREATE TABLE transitions (
 CREATE INDEX transitions_by_turn ON transitions (seq);
 """
 
+JUDGEMENTS_AND_FEEDBACK = """
+CREATE TABLE judgements (
+    judgement_id INTEGER PRIMARY KEY,      -- order of storing
+    seq INTEGER NOT NULL REFERENCES turns,
+    prompt_id INTEGER NOT NULL,            -- content: the list of messages that were shown
+    body BLOB NOT NULL,                    -- JSON: judge, model, answer, score, failure, latency, time, details
+    crc INTEGER NOT NULL
+);
+CREATE INDEX judgements_by_turn ON judgements (seq);
+CREATE TABLE feedback (
+    feedback_id INTEGER PRIMARY KEY AUTOINCREMENT,  -- the newest of a turn counts
+    seq INTEGER NOT NULL REFERENCES turns,
+    created_at REAL NOT NULL,
+    body BLOB NOT NULL,                    -- JSON: kind, value, text
+    crc INTEGER NOT NULL
+);
+CREATE INDEX feedback_by_turn ON feedback (seq);
+ALTER TABLE verdicts
+    ADD COLUMN feedback_id INTEGER NOT NULL DEFAULT 0 /* the newest feedback it knows of */
+"""
+
+MIGRATIONS = {1: JUDGEMENTS_AND_FEEDBACK}
+"""What turns a file of that version into one of the next."""
+
 WAL_PAGES = 4000
 """Pages of write-ahead log (16 MiB) after which a commit also moves them into the database file."""
 
@@ -113,7 +139,7 @@ def _lenient_text(text: bytes) -> str:
 
 
 def prepare(path: Path) -> None:
-    """Create the tables in a new file, or check that an existing one is ours and of our version.
+    """Create the tables in a new file, or check that an existing one is ours, and bring it to our version.
 
     Raises:
         ConfigError: the file is not a turn store, or a newer program wrote it.
@@ -131,6 +157,12 @@ def prepare(path: Path) -> None:
         raise ConfigError(f"{path} cannot be opened as a turn store: {error}") from error
 
 
+def _run(connection: sqlite3.Connection, script: str) -> None:
+    """The statements one by one, inside the transaction that is open (`executescript` would commit it)."""
+    for statement in script.split(";\n"):
+        connection.execute(statement)
+
+
 def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
@@ -138,9 +170,13 @@ def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
     (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
     if tables == 0:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        for statement in CREATE.split(";\n"):
-            connection.execute(statement)
+        _run(connection, CREATE)
+        application_id, version = APPLICATION_ID, 1
+    if application_id == APPLICATION_ID and version in MIGRATIONS:
+        while version in MIGRATIONS:
+            _run(connection, MIGRATIONS[version])
+            version += 1
+        connection.execute(f"PRAGMA user_version = {version}")
         connection.execute("COMMIT")
         return
     connection.execute("ROLLBACK")

@@ -2,10 +2,11 @@
 
            next state          claim            verdict           update
     SERVED ──────────▶ READY ──────────▶ CLAIMED ──────────▶ JUDGED ──────────▶ TRAINED
-                         ▲   ◀──────────   │  lease ran out      ▲  ◀──────────   │
-                         │                 ▼                     rewind to an older checkpoint
-                         └───────────── EXCLUDED ◀── from any of them but TRAINED
-                          judge was out
+           or feedback   ▲   ◀──────────   │  lease ran out     │ ▲ ◀──────────   │
+                         │                 ▼                    │ rewind to an older checkpoint
+                         ├───────────── EXCLUDED ◀── from any of them but TRAINED
+                         │ judge was out, or feedback           │
+                         └──────────────────────────────────────┘ feedback
 
 A move that does not stand in `TRANSITIONS` is refused in one place instead of being hoped against in ten.
 """
@@ -24,7 +25,7 @@ TRANSITIONS: Mapping[TurnState, frozenset[TurnState]] = {
     TurnState.SERVED: frozenset({TurnState.READY, TurnState.EXCLUDED, TurnState.ABORTED}),
     TurnState.READY: frozenset({TurnState.CLAIMED, TurnState.EXCLUDED}),
     TurnState.CLAIMED: frozenset({TurnState.READY, TurnState.JUDGED, TurnState.EXCLUDED}),
-    TurnState.JUDGED: frozenset({TurnState.TRAINED, TurnState.EXCLUDED}),
+    TurnState.JUDGED: frozenset({TurnState.TRAINED, TurnState.EXCLUDED, TurnState.READY}),
     TurnState.TRAINED: frozenset({TurnState.JUDGED}),
     TurnState.EXCLUDED: frozenset({TurnState.READY}),
     TurnState.ABORTED: frozenset(),

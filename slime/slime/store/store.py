@@ -30,12 +30,12 @@ from types import TracebackType
 from typing import TypeVar
 
 from slime.errors import ConfigError, CorruptRecord, StoreError
-from slime.store import leases, reads, writes
+from slime.store import leases, opinions, reads, writes
 from slime.store.lock import ServerLock
 from slime.store.reads import Transition, TurnReader
 from slime.store.schema import connect, prepare
 from slime.store.writer import Writer
-from slime.types import Message, Turn, TurnState, Verdict
+from slime.types import Feedback, Judgement, Message, Turn, TurnState, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +49,11 @@ ANSWER_WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A turn leased to a collector, with its verdict if an earlier holder got that far."""
+    """A turn leased to a collector, with its verdict if an earlier holder got that far, and its newest feedback."""
 
     turn: Turn
     verdict: Verdict | None
+    feedback: Feedback | None = None
 
 
 class Store:
@@ -158,13 +159,62 @@ class Store:
 
     # What became of it.
 
-    async def record_verdict(self, turn_id: str, verdict: Verdict, owner: str) -> None:
-        """CLAIMED → JUDGED, still leased; without a score, or with score 0, → EXCLUDED with the reason.
+    async def record_verdict(
+        self, turn_id: str, verdict: Verdict, owner: str, *, feedback: Feedback | None = None
+    ) -> bool:
+        """CLAIMED → JUDGED, still leased; a verdict that says nothing → EXCLUDED with the reason.
+
+        The verdict's `details["judgements"]` are kept beside it, for ever and over later verdicts.
+
+        Args:
+            feedback: the newest that the verdict takes into account.
+
+        Returns:
+            False, with nothing stored, if the turn has newer feedback: it is to be judged again.
 
         Raises:
             LeaseLost: somebody else holds the turn now; their verdict counts.
         """
-        await self._write(partial(writes.record_verdict, turn_id=turn_id, verdict=verdict, owner=owner))
+        known = 0 if feedback is None else feedback.number
+        return await self._write(
+            partial(
+                opinions.record_verdict,
+                memory=self._memory,
+                turn_id=turn_id,
+                verdict=verdict,
+                owner=owner,
+                feedback_id=known,
+            )
+        )
+
+    async def record_judgements(self, turn_id: str, judgements: Sequence[Judgement]) -> None:
+        """Keep what judges said of a turn, without making a verdict of it."""
+        await self._write(
+            partial(opinions.record_judgements, memory=self._memory, turn_id=turn_id, judgements=tuple(judgements))
+        )
+
+    async def revise_verdict(self, turn_id: str, verdict: Verdict) -> bool:
+        """Put another judge's verdict in place of the first one's, or of none; its judgements are kept in any case.
+
+        Returns:
+            False, and the turn stays as it is, if it is trained, held by a collector, excluded for another reason than
+            its verdict, not to be trained at all, or judged by a person.
+        """
+        return await self._write(
+            partial(opinions.revise_verdict, memory=self._memory, turn_id=turn_id, verdict=verdict)
+        )
+
+    async def add_feedback(self, turn_id: str, feedback: Feedback) -> Feedback:
+        """Store what a person said of a turn, and have it judged by that; returns it with its number and time.
+
+        SERVED → READY, without a next state; a verdict that stands and is in nobody's hands, or made the turn
+        EXCLUDED, gives way: → READY. What a collector holds is noticed by it; what is TRAINED stays as it is.
+        """
+        return await self._write(partial(opinions.add_feedback, turn_id=turn_id, feedback=feedback))
+
+    async def reconsider(self, turn_ids: Sequence[str], owner: str) -> tuple[str, ...]:
+        """Which of these judged turns got feedback after their verdict: they are READY again and nobody's."""
+        return await self._write(partial(opinions.reconsider, turn_ids=tuple(turn_ids), owner=owner))
 
     async def exclude(self, turn_ids: Sequence[str], reason: str) -> None:
         """Never train these turns; those excluded already keep their first reason."""
@@ -172,7 +222,7 @@ class Store:
 
     async def reopen_unjudged(self, limit: int = 1000) -> int:
         """After a judge was out: EXCLUDED for want of a verdict → READY; returns how many turns."""
-        return await self._write(partial(writes.reopen_unjudged, limit=limit))
+        return await self._write(partial(opinions.reopen_unjudged, limit=limit))
 
     async def mark_trained(self, turn_ids: Sequence[str], step: int) -> None:
         """JUDGED → TRAINED, all or none; the same call again changes nothing, another step is refused."""
@@ -195,6 +245,14 @@ class Store:
     async def verdict(self, turn_id: str) -> Verdict | None:
         """The last verdict on a turn, if it has one."""
         return await self._read(partial(reads.read_verdict, turn_id=turn_id))
+
+    async def judgements(self, turn_id: str) -> list[Judgement]:
+        """Everything any judge ever said of a turn, oldest first."""
+        return await self._read(partial(opinions.read_judgements, turn_id=turn_id))
+
+    async def feedback(self, turn_id: str) -> list[Feedback]:
+        """Everything a person said of a turn outside the conversation, oldest first; the last one counts."""
+        return await self._read(partial(opinions.read_feedback, turn_id=turn_id))
 
     async def session(self, session_id: str) -> list[Turn]:
         """The turns of a conversation in the order they were stored, damaged ones left out."""
@@ -267,7 +325,10 @@ def _read_claims(connection: sqlite3.Connection, seqs: Sequence[int]) -> tuple[l
     for seq in seqs:
         (turn_id,) = connection.execute("SELECT turn_id FROM turns WHERE seq = ?", (seq,)).fetchone()
         try:
-            claims.append(Claim(reader.turn(seq), reads.read_verdict(connection, turn_id)))
+            turn = reader.turn(seq)
+            verdict = reads.read_verdict(connection, turn_id) if turn.state is TurnState.JUDGED else None
+            feedback = opinions.read_feedback(connection, turn_id)
+            claims.append(Claim(turn, verdict, feedback[-1] if feedback else None))
         except CorruptRecord as error:
             damaged.append((turn_id, str(error)))
     return claims, damaged

@@ -1,4 +1,4 @@
-"""Every change of the store except leases: what enters, what is attached, judged, excluded and trained.
+"""What enters the store, what is attached to it, excluded and trained; leases and opinions have their own files.
 
 Each function is one job of the writer: it runs inside a savepoint, so it happens whole or not at all.
 """
@@ -10,15 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slime.errors import IllegalTransition, LeaseLost, StoreError
+from slime.errors import IllegalTransition, StoreError
 from slime.store import records
 from slime.store.reads import find_seq, need_seq
 from slime.store.states import check_birth, check_move
 from slime.store.trunks import NO_TRUNK, Trunk, TrunkCache, load_trunk
-from slime.types import Message, Turn, TurnKind, TurnState, Verdict
-
-UNJUDGED = "unjudged"
-"""How the reason of an exclusion for want of a verdict begins."""
+from slime.types import Message, Turn, TurnKind, TurnState
 
 MAX_KNOWN_CONTENTS = 100_000
 
@@ -43,7 +40,7 @@ def append(
     state = TurnState.READY if is_ready else turn.state
     check_birth(turn.turn_id, state)
     base = _find_base(connection, memory, turn)
-    numbers, names = _put_contents(connection, memory, (*turn.messages, list(turn.tools), turn.reply))
+    numbers, names = put_contents(connection, memory, (*turn.messages, list(turn.tools), turn.reply))
     *messages, tools_id, reply_id = numbers
     prompt = records.pack_ids(turn.prompt_ids)
     token_ids = records.pack_ids(turn.completion.token_ids)
@@ -93,53 +90,17 @@ def attach(connection: sqlite3.Connection, memory: Memory, turn_id: str, next_st
     _attach(connection, memory, need_seq(connection, turn_id), turn_id, None, next_state)
 
 
-def record_verdict(connection: sqlite3.Connection, turn_id: str, verdict: Verdict, owner: str) -> None:
-    """Store what a judge said; only a turn with a score other than zero goes on towards training."""
-    seq = need_seq(connection, turn_id)
-    body = records.encode_verdict(verdict)
-    state, holder = connection.execute("SELECT state, lease_owner FROM turns WHERE seq = ?", (seq,)).fetchone()
-    if state != TurnState.CLAIMED:
-        said = connection.execute("SELECT body FROM verdicts WHERE seq = ?", (seq,)).fetchone()
-        if said == (body,):
-            return  # the same call again: its first answer was lost
-        if state == TurnState.READY:
-            raise LeaseLost(f"the lease of {owner} on turn {turn_id} ran out before its verdict came")
-        check_move(turn_id, TurnState(state), TurnState.JUDGED)
-    if holder != owner:
-        raise LeaseLost(f"turn {turn_id} is held by {holder}, not by {owner}")
-    connection.execute(
-        "INSERT INTO verdicts VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (seq) DO UPDATE SET judged_at = excluded.judged_at, body = excluded.body, crc = excluded.crc",
-        (seq, time.time(), body, records.checksum((body,))),
-    )
-    if verdict.is_effective:
-        move(connection, seq, turn_id, TurnState.JUDGED, owner)
-    else:
-        why = "score 0" if verdict.is_judged else f"{UNJUDGED}: {verdict.reason or 'no reason given'}"
-        move(connection, seq, turn_id, TurnState.EXCLUDED, why)
-
-
 def exclude(connection: sqlite3.Connection, turn_ids: Sequence[str], reason: str) -> None:
     for turn_id in turn_ids:
         seq = need_seq(connection, turn_id)
-        if _state(connection, seq) is not TurnState.EXCLUDED:
+        if state_of(connection, seq) is not TurnState.EXCLUDED:
             move(connection, seq, turn_id, TurnState.EXCLUDED, reason)
 
 
 def abort(connection: sqlite3.Connection, turn_id: str, reason: str) -> None:
     seq = need_seq(connection, turn_id)
-    if _state(connection, seq) is not TurnState.ABORTED:
+    if state_of(connection, seq) is not TurnState.ABORTED:
         move(connection, seq, turn_id, TurnState.ABORTED, reason)
-
-
-def reopen_unjudged(connection: sqlite3.Connection, limit: int) -> int:
-    rows = connection.execute(
-        "SELECT seq, turn_id FROM turns WHERE state = ? AND reason LIKE ? ORDER BY seq LIMIT ?",
-        (TurnState.EXCLUDED, f"{UNJUDGED}%", limit),
-    ).fetchall()
-    for seq, turn_id in rows:
-        move(connection, seq, turn_id, TurnState.READY, "judge it again")
-    return len(rows)
 
 
 def mark_trained(connection: sqlite3.Connection, turn_ids: Sequence[str], step: int) -> None:
@@ -169,7 +130,7 @@ LEASED = (TurnState.CLAIMED, TurnState.JUDGED)
 
 def move(connection: sqlite3.Connection, seq: int, turn_id: str, target: TurnState, note: str) -> None:
     """Make one move of the table and write it down."""
-    _write_move(connection, seq, turn_id, _state(connection, seq), target, note)
+    _write_move(connection, seq, turn_id, state_of(connection, seq), target, note)
 
 
 def _write_move(
@@ -188,7 +149,7 @@ def _write_move(
     )
 
 
-def _state(connection: sqlite3.Connection, seq: int) -> TurnState:
+def state_of(connection: sqlite3.Connection, seq: int) -> TurnState:
     (state,) = connection.execute("SELECT state FROM turns WHERE seq = ?", (seq,)).fetchone()
     return TurnState(state)
 
@@ -220,7 +181,7 @@ def _find_base(connection: sqlite3.Connection, memory: Memory, turn: Turn) -> Tr
     return NO_TRUNK
 
 
-def _put_contents(
+def put_contents(
     connection: sqlite3.Connection, memory: Memory, values: Sequence[object]
 ) -> tuple[list[int], list[bytes]]:
     """Number and hash of each value, those that are new stored under a new number."""
@@ -268,7 +229,7 @@ def _attach(
 def _add_next_state(
     connection: sqlite3.Connection, memory: Memory, seq: int, from_turn: str | None, next_state: Sequence[Message]
 ) -> None:
-    numbers, _ = _put_contents(connection, memory, next_state)
+    numbers, _ = put_contents(connection, memory, next_state)
     packed = records.pack_ids(numbers)
     connection.execute(
         "INSERT INTO next_states (seq, from_turn, content_ids, crc) VALUES (?, ?, ?, ?)",
