@@ -20,11 +20,14 @@ class GenerateRequest:
 
     Attributes:
         request_id: unique; names the request when it is aborted.
+        adapter: whose adapter is to answer, e.g. `policy`: its newest version, or the base while it has none;
+            empty = the base.
     """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

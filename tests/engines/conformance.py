@@ -290,9 +290,11 @@ async def _started(engine: HttpEngine, name: str, num_tokens: int = LONG) -> tup
     return task, deltas
 
 
-async def _ongoing(engine: HttpEngine, name: str, num_tokens: int = LONG) -> tuple[asyncio.Task[Any], str]:
+async def _ongoing(
+    engine: HttpEngine, name: str, num_tokens: int = LONG, **fields: Any
+) -> tuple[asyncio.Task[Any], str]:
     """A long unstreamed generation, under way, that no end token can cut short."""
-    body = generate_fields(rid=name, max_new_tokens=num_tokens)
+    body = generate_fields(rid=name, max_new_tokens=num_tokens, **fields)
     task = asyncio.create_task(engine._post("/generate", orjson.dumps(body), 60.0))
     await asyncio.sleep(0.25)
     return task, name

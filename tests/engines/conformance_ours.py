@@ -25,7 +25,8 @@ def test_an_id_outside_the_vocabulary_is_refused(rig: Rig, token_id: int):
 @pytest.mark.parametrize(
     "body",
     [
-        {"input_ids": [1], "lora_path": "adapter"},
+        {"input_ids": [1], "lora_path": "not-loaded@1"},
+        {"input_ids": [1], "lora_path": ["one", "two"]},
         {"text": "Hello"},
         {"input_ids": [[1], [2]]},
         {"input_ids": [1], "sampling_params": {"json_schema": "{}"}},

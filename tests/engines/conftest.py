@@ -2,4 +2,5 @@
 
 import pytest
 
-pytest.register_assert_rewrite("attached", "conformance", "conformance_models", "conformance_ours", "rig")
+pytest.register_assert_rewrite("attached", "rig")
+pytest.register_assert_rewrite("conformance", "conformance_adapters", "conformance_models", "conformance_ours")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from slime.weights import Adapter, LoraShape, fingerprint, read_weights, write_adapter
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -16,6 +17,23 @@ CHAT_TEMPLATE = (
     "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
     "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
+
+
+def build_random_adapter(base_dir: Path, directory: Path, version: int, name: str = "ada", rank: int = 4) -> Path:
+    """Write an adapter of a random model, of every linear layer, that changes what the model says; by version."""
+    generator = torch.Generator().manual_seed(version)
+    pairs = {
+        tensor_name.removesuffix(".weight"): (
+            torch.randn((rank, weight.shape[1]), generator=generator) / weight.shape[1] ** 0.5,
+            0.15 * torch.randn((weight.shape[0], rank), generator=generator),
+        )
+        for tensor_name, weight in sorted(read_weights(base_dir).items())
+        if tensor_name.endswith("_proj.weight")
+    }
+    targets = tuple(sorted({module.rpartition(".")[2] for module in pairs}))
+    adapter = Adapter(LoraShape(rank, 2.0 * rank, targets), pairs)
+    write_adapter(adapter, directory, name=name, version=version, base=fingerprint(base_dir))
+    return directory
 
 
 def build_random_model(directory: Path, seed: int = 0) -> Path:

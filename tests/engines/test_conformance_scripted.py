@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from conformance import *  # noqa: F403
+from conformance_adapters import *  # noqa: F403
+from conformance_adapters import adapted  # noqa: F401
 from conformance_ours import *  # noqa: F403
 from rig import Rig, run_rig
 

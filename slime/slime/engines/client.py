@@ -4,6 +4,7 @@
     stream   ─▶ POST /generate, stream: true        an event a token; closing early aborts
     score    ─▶ POST /generate, max_new_tokens: 0   log-probs of the prompt
     update_weights ─▶ /pause_generation ─▶ /update_weights_from_disk ─▶ /continue_generation ─▶ /model_info
+    load_adapter   ─▶ /load_lora_adapter, beside everything else; requests find it by GET /v1/models
 
 Nothing waits without a deadline. Generations are never retried (the engine may have sampled already); everything that
 gives the same result twice is. A request that is cancelled, cut or stalled is aborted in the engine by its id: SGLang
@@ -32,6 +33,7 @@ from tenacity import (
 )
 
 from slime.engines import dialect
+from slime.engines.adapters import AdapterVersions, Loaded, labelled, labelled_delta, superseded
 from slime.engines.dialect import PauseMode
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, GenerateRequest, TokenScores
@@ -87,6 +89,8 @@ class HttpEngine:
         self._session: aiohttp.ClientSession | None = None
         self._swap_lock = asyncio.Lock()
         self._background: set[asyncio.Task[Any]] = set()
+        self._adapters = AdapterVersions(self._ask_adapters)
+        self._unloading: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,22 +111,27 @@ class HttpEngine:
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample a continuation; its `finish_reason` is `abort` if somebody aborted it in the engine."""
+        adapter, version = await self._answering(request.adapter)
         try:
-            raw = await self._post("/generate", dialect.generate_body(request), self._timeout_s)
+            raw = await self._post("/generate", dialect.generate_body(request, adapter=adapter), self._timeout_s)
         except (asyncio.CancelledError, _ConnectionLost):
             self._abort_soon(request.request_id)
             raise
-        return dialect.parse_completion(dialect.read_object(raw))
+        return labelled(dialect.parse_completion(dialect.read_object(raw)), version)
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """Deltas as they are sampled. Leaving early, by closing the iterator or by an error, aborts the request."""
+        adapter, version = await self._answering(request.adapter)
         reader = dialect.StreamReader(request.sampling.stop)
+        num_tokens = 0
         runs_on = True  # in the engine, for all we know
         try:
-            body = dialect.generate_body(request, stream=True)
+            body = dialect.generate_body(request, stream=True, adapter=adapter)
             async with contextlib.aclosing(self._events("/generate", body)) as events:
                 async for payload in events:
                     delta = reader.feed(payload)
+                    num_tokens += len(delta.token_ids)
+                    delta = labelled_delta(delta, version, num_tokens)
                     runs_on = delta.finish_reason is None
                     if delta.token_ids or delta.text or not runs_on:
                         yield delta
@@ -141,6 +150,11 @@ class HttpEngine:
         body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k)
         raw = await self._post("/generate", body, self._control_s)
         return dialect.parse_scores(dialect.read_object(raw), ids, start, top_k)
+
+    async def _answering(self, name: str) -> tuple[str, int | None]:
+        """What an adapter is called on the wire now, and its version; nothing while the base answers."""
+        version = await self._adapters.newest(name) if name else None
+        return ("", None) if version is None else (dialect.adapter_to_wire(name, version), version)
 
     async def abort(self, request_id: str) -> None:
         """End a request in the engine; harmless if there is none of that name."""
@@ -184,6 +198,42 @@ class HttpEngine:
     async def resume(self) -> None:
         """Let a paused engine go on; harmless if it is not paused. For one whose publisher died in a swap."""
         await self._control("/continue_generation", {})
+
+    # ── adapters ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def load_adapter(self, name: str, adapter_dir: Path, version: int) -> None:
+        """Serve a version of an adapter beside the base; requests for `name` that come from now on are answered by it.
+
+        Requests under way keep the version they began with. Older versions than the last are let go of, which an
+        engine may put off until their requests have ended; nobody waits for that.
+
+        Args:
+            adapter_dir: absolute; the engine reads it where it runs.
+
+        Raises:
+            EngineRejected: the engine goes on without it, and says why.
+        """
+        wire_name = dialect.adapter_to_wire(name, version)
+        if version not in (await self._adapters.refresh()).get(name, []):
+            call = dialect.LoadAdapterCall(wire_name, str(adapter_dir))
+            await self._post("/load_lora_adapter", dialect.load_adapter_body(call), self._control_s)
+        for old in superseded(await self._adapters.refresh(), name):
+            if old not in self._unloading:
+                self._in_background(self._unload(old))
+
+    async def adapters(self) -> Loaded:
+        """The versions that are loaded of each adapter, oldest first."""
+        return await self._adapters.refresh()
+
+    async def _unload(self, wire_name: str) -> None:
+        self._unloading.add(wire_name)
+        try:
+            await self._post("/unload_lora_adapter", dialect.unload_adapter_body(wire_name), self._timeout_s)
+        finally:
+            self._unloading.discard(wire_name)
+
+    async def _ask_adapters(self) -> Loaded:
+        return dialect.parse_adapters(dialect.read_object(await self._retried("/v1/models", None)))
 
     async def version(self) -> int:
         """The policy version being served."""

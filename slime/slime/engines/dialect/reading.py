@@ -22,7 +22,8 @@ Json = dict[str, Any]
 def read_error(status: int, raw: bytes) -> EngineError:
     """The typed error behind an HTTP error: 4xx is the request's fault, 429 and 5xx are the engine's.
 
-    SGLang words errors in three shapes: `{"error": {"message": …}}`, `{"error": "…"}` and `{"message": …}`.
+    SGLang words errors in four shapes: `{"error": {"message": …}}`, `{"error": "…"}`, `{"message": …}` and
+    `{"error_message": …}`.
     """
     try:
         body = orjson.loads(raw)
@@ -30,7 +31,7 @@ def read_error(status: int, raw: bytes) -> EngineError:
         body = None
     message: Any = raw.decode(errors="replace")
     if isinstance(body, dict):
-        message = body.get("error", body.get("message", message))
+        message = body.get("error", body.get("message", body.get("error_message", message)))
         if isinstance(message, dict):
             message = message.get("message", message)
     return _typed_error(status, str(message)[:500])

@@ -31,6 +31,7 @@ _GENERATE_FIELDS = frozenset(
         "top_logprobs_num",
         "token_ids_logprob",
         "stream",
+        "lora_path",
     }
 )
 _SAMPLING_FIELDS = frozenset(
@@ -55,8 +56,12 @@ _SAMPLING_FIELDS = frozenset(
 )
 
 
-def generate_body(request: GenerateRequest, *, stream: bool = False) -> bytes:
-    """The body of POST /generate that samples a continuation and asks for its log-probs."""
+def generate_body(request: GenerateRequest, *, stream: bool = False, adapter: str = "") -> bytes:
+    """The body of POST /generate that samples a continuation and asks for its log-probs.
+
+    Args:
+        adapter: the name under which an adapter is loaded; empty = the base alone.
+    """
     sampling = request.sampling
     params: Json = {
         "temperature": sampling.temperature,
@@ -81,11 +86,12 @@ def generate_body(request: GenerateRequest, *, stream: bool = False) -> bytes:
             "sampling_params": params,
             "return_logprob": True,
             "stream": stream,
+            **({"lora_path": adapter} if adapter else {}),
         }
     )
 
 
-def score_body(request_id: str, token_ids: Sequence[int], start: int, top_k: int = 0) -> bytes:
+def score_body(request_id: str, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = "") -> bytes:
     """The body of POST /generate that scores `token_ids[start:]` and samples nothing."""
     if not 1 <= start < len(token_ids):
         raise ValueError(f"start must be in 1..{len(token_ids) - 1}: the first token has nothing before it")
@@ -97,6 +103,7 @@ def score_body(request_id: str, token_ids: Sequence[int], start: int, top_k: int
             "return_logprob": True,
             "logprob_start_len": start - 1,
             "top_logprobs_num": top_k,
+            **({"lora_path": adapter} if adapter else {}),
         }
     )
 
@@ -111,6 +118,7 @@ class GenerateCall:
         no_stop_trim: leave what stopped it in the text.
         logprob_start_len: first prompt position whose log-probs are wanted; -1 = none.
         token_ids_logprob: further ids whose log-probs are wanted at every position.
+        adapter: the name under which an adapter is loaded; empty = the base alone.
     """
 
     rid: str
@@ -126,6 +134,7 @@ class GenerateCall:
     top_logprobs_num: int = 0
     token_ids_logprob: tuple[int, ...] = ()
     stream: bool = False
+    adapter: str = ""
 
 
 def parse_json(raw: bytes) -> Json:
@@ -177,7 +186,15 @@ def parse_generate(body: Mapping[str, Any], new_rid: str, vocab_size: int | None
         top_logprobs_num=_integer(body, "top_logprobs_num", 0),
         token_ids_logprob=_integers(body, "token_ids_logprob"),
         stream=bool(body.get("stream")),
+        adapter=_adapter(body),
     )
+
+
+def _adapter(body: Mapping[str, Any]) -> str:
+    name = body.get("lora_path") or ""
+    if not isinstance(name, str):
+        raise EngineRejected("lora_path must be the name of one adapter")
+    return name
 
 
 def _parse_sampling(params: Json) -> SamplingParams:

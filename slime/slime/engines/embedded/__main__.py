@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         num_cached_sessions=args.num_cached_sessions,
         policy_version=version_from_wire(args.weight_version) or None,
         is_incremental=args.incremental_streaming_output,
+        adapters=dict(_named_path(item) for item in args.lora_paths),
     )
     try:
         service = EngineService(options)
@@ -68,10 +69,17 @@ def _parser() -> argparse.ArgumentParser:
         default=FIRST_VERSION,
         help="policy version of the weights given; default: the manifest's, else 0",
     )
+    add("--lora-paths", nargs="*", default=[], metavar="NAME=DIR", help="adapters to begin with; more can be loaded")
     add("--incremental-streaming-output", action="store_true", help="streams say only what is new")
     add("--num-threads", type=int, default=0, help="threads that one operation may use; 0 = torch's default")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser
+
+
+def _named_path(item: str) -> tuple[str, str]:
+    """`ada@7=/run/checkpoint-7/weights` → its parts."""
+    name, _, path = item.partition("=")
+    return name, path
 
 
 if __name__ == "__main__":

@@ -199,7 +199,9 @@ class EngineLoop:
             sequence = self.waiting[0]
             if len(self.running) >= self.max_running and not sequence.is_probe:
                 return
-            slot = self.kv.acquire(sequence.tokens, sequence, reuse_limit=sequence.reuse_limit)
+            slot = self.kv.acquire(
+                sequence.tokens, sequence, reuse_limit=sequence.reuse_limit, adapter=sequence.adapter_key
+            )
             if slot is None:
                 return
             self.waiting.popleft()
@@ -212,7 +214,7 @@ class EngineLoop:
         plan = plan_step(self.running, self.kv, self._budget.num_tokens(self.running), self.model.device.type)
         teaches = self._budget.would_learn(len(plan.ids), plan.num_chunk_tokens)
         started = self._clock() if teaches else 0.0  # the clock is a system call
-        logits = self.model.compute(plan.ids, plan.positions, plan.step, plan.keep)
+        logits = self.model.compute(plan.ids, plan.positions, plan.step, plan.keep, plan.runs)
         for sequence, count in plan.computed:
             assert sequence.slot is not None
             sequence.slot.length += count
@@ -237,7 +239,7 @@ class EngineLoop:
             if not logprob > float("-inf"):  # NaN included
                 finished.append((sequence, _failure("the model gave non-finite logits")))
                 continue
-            sequence.append(token_id, logprob, self.version)
+            sequence.append(token_id, logprob, sequence.version(self.version))
             reason = self._finish_reason(sequence, token_id)
             if reason is not None:
                 finished.append((sequence, reason))
@@ -276,7 +278,7 @@ class EngineLoop:
         self._announce_end(sequence, reason)
 
     def _announce_end(self, sequence: Sequence, reason: FinishReason) -> None:
-        sequence.finish_reason, sequence.final_version = reason, self.version
+        sequence.finish_reason, sequence.final_version = reason, sequence.version(self.version)
         self._events.append(Progress(sequence, len(sequence.output_ids), finished=True))
 
     def _fail_running(self, message: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+from slime.engines.embedded.adapters import AdaptedLayers, Run, groups_of
 from slime.engines.embedded.attention import RAGGED, Chunk, RaggedStep
 from slime.engines.embedded.shortcuts import take_shortcuts
 from slime.engines.embedded.slots import KVSlots
@@ -40,6 +41,7 @@ class RaggedModel:
     def __init__(self, model: torch.nn.Module, *, eos_token_ids: frozenset[int], max_context_len: int) -> None:
         self._model = model
         self._forward: Callable[..., Any] = model.forward
+        self.layers = AdaptedLayers(model)
         weight = next(model.parameters())
         self.device, self.dtype = weight.device, weight.dtype
         config: Any = model.config
@@ -76,9 +78,19 @@ class RaggedModel:
         return ragged
 
     def compute(
-        self, ids: Sequence[int], positions: Sequence[int], step: RaggedStep, keep: Sequence[int]
+        self,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        step: RaggedStep,
+        keep: Sequence[int],
+        runs: Sequence[Run] = (),
     ) -> torch.Tensor:
-        """One forward of all tokens of a step: float32 logits `[len(keep), vocab]` after the tokens `keep`."""
+        """One forward of all tokens of a step: float32 logits `[len(keep), vocab]` after the tokens `keep`.
+
+        Args:
+            runs: tokens that pass through an adapter.
+        """
+        self.layers.groups = groups_of(runs, len(ids), self.device)
         with torch.inference_mode():
             logits = self._forward(
                 input_ids=torch.tensor([ids], device=self.device),

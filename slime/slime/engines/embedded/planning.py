@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
+from slime.engines.embedded.adapters import Run
 from slime.engines.embedded.attention import Chunk, RaggedStep
 from slime.engines.embedded.sequence import Sequence
 from slime.engines.embedded.slots import KVSlots
@@ -56,6 +57,7 @@ class StepPlan:
         scoring: (sequence, positions) whose logits follow, to score the prompt tokens after them.
         scored_out: sequences that wanted no token and are done.
         computed: how many tokens each sequence got computed.
+        runs: tokens that pass through an adapter, in order.
     """
 
     step: RaggedStep
@@ -66,6 +68,7 @@ class StepPlan:
     scoring: list[tuple[Sequence, range]] = field(default_factory=list)
     scored_out: list[Sequence] = field(default_factory=list)
     computed: list[tuple[Sequence, int]] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     num_chunk_tokens: int = 0
 
 
@@ -82,6 +85,7 @@ def plan_step(running: Items[Sequence], kv: KVSlots, budget: int, device_type: s
     )
     plan = StepPlan(step)
     for sequence in batched:
+        _note_adapter(plan, sequence, 1)
         plan.keep.append(len(plan.ids))
         plan.sampled.append(sequence)
         plan.ids.append(sequence.tokens[-1])
@@ -99,6 +103,7 @@ def plan_step(running: Items[Sequence], kv: KVSlots, budget: int, device_type: s
 def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[tuple[Sequence, int, range]]) -> None:
     start, first = sequence.computed, len(plan.ids)
     end = start + count
+    _note_adapter(plan, sequence, count)
     plan.step.chunks.append(Chunk(first, count, _index(sequence), start))
     plan.ids.extend(sequence.tokens[start:end])
     plan.positions.extend(range(start, end))
@@ -120,6 +125,12 @@ def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[tupl
         positions = range(end - 1, end)
     if positions and (not wants_tokens or not sequence.is_prompt_scored):
         scored.append((sequence, first - start, positions))
+
+
+def _note_adapter(plan: StepPlan, sequence: Sequence, count: int) -> None:
+    """The next `count` tokens of the step are this sequence's."""
+    if sequence.adapter is not None:
+        plan.runs.append(Run(sequence.adapter, len(plan.ids), len(plan.ids) + count))
 
 
 def _grant(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:

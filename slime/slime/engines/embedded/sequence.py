@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slime.engines.dialect import Entry, GenerateCall, Output
+from slime.engines.embedded.adapters import LiveAdapter
 from slime.engines.embedded.sampling import RowSampling
 from slime.engines.embedded.slots import Slot
 from slime.errors import EngineRejected
@@ -34,6 +35,7 @@ class Sequence:
 
     Attributes:
         max_new_tokens: how many may be sampled; 0 = only score the prompt.
+        adapter: what its tokens pass through beside the base, from its first to its last; None = the base alone.
         is_probe: a health check, which does not wait for its turn.
         score_start: first prompt position whose log-prob is wanted; the prompt's length when none is.
         tokens: prompt and output ids; the first `computed` of them have their keys and values in the slot.
@@ -45,6 +47,7 @@ class Sequence:
     call: GenerateCall
     max_new_tokens: int
     score_start: int
+    adapter: LiveAdapter | None = None
     is_probe: bool = False
     tokens: list[int] = field(init=False)
     sampling: RowSampling = field(init=False)
@@ -78,7 +81,7 @@ class Sequence:
         )
 
     @classmethod
-    def admit(cls, call: GenerateCall, limits: Limits) -> Sequence:
+    def admit(cls, call: GenerateCall, limits: Limits, adapter: LiveAdapter | None = None) -> Sequence:
         """A sequence for a request, unless the model or its context cannot serve it: `EngineRejected`."""
         num_prompt, context_len = len(call.input_ids), limits.context_len
         if num_prompt >= context_len:
@@ -100,11 +103,19 @@ class Sequence:
                     f"valid range is [0, {limits.vocab_size})."
                 )
         _check_ranges(call)
-        return cls(call, max_new_tokens, call.logprob_start_len if wants_prompt else num_prompt)
+        return cls(call, max_new_tokens, call.logprob_start_len if wants_prompt else num_prompt, adapter)
 
     @property
     def computed(self) -> int:
         return self.slot.length if self.slot is not None else 0
+
+    @property
+    def adapter_key(self) -> int:
+        return self.adapter.key if self.adapter is not None else 0
+
+    def version(self, base_version: int) -> int:
+        """The version of what it is made by, while the base is `base_version`."""
+        return self.adapter.version if self.adapter is not None else base_version
 
     @property
     def remaining(self) -> int:

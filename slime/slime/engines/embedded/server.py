@@ -24,10 +24,15 @@ from starlette.types import Receive, Scope, Send
 from slime.engines.dialect import (
     DONE,
     aborted,
+    adapters_changed,
+    adapters_unchanged,
     error_body,
+    model_list,
     parse_generate,
     parse_json,
+    parse_load_adapter,
     parse_pause,
+    parse_unload_adapter,
     parse_update,
     sse,
     version_to_wire,
@@ -62,6 +67,9 @@ def build_app(service: EngineService) -> Starlette:
             Route("/model_info", routes.model_info),
             Route("/get_model_info", routes.model_info),
             Route("/update_weights_from_disk", routes.update_weights_from_disk, methods=post),
+            Route("/load_lora_adapter", routes.load_lora_adapter, methods=post),
+            Route("/unload_lora_adapter", routes.unload_lora_adapter, methods=post),
+            Route("/v1/models", routes.models),
             Route("/pause_generation", routes.pause_generation, methods=post),
             Route("/continue_generation", routes.continue_generation, methods=post),
             Route("/abort_request", routes.abort_request, methods=post),
@@ -125,6 +133,7 @@ class _Routes:
                 "max_queued_requests": options.max_queued_requests,
                 "incremental_streaming_output": options.is_incremental,
                 "weight_version": state["weight_version"],
+                "lora_paths": service.adapters,
                 "internal_states": [state],
                 "version": f"openclaw-embedded transformers-{transformers.__version__}",
             }
@@ -149,6 +158,23 @@ class _Routes:
             return _json({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
         message = f"Succeeded to update model weights. Weight version updated to {version_to_wire(call.version)}."
         return _json({"success": True, "message": message, "num_paused_requests": 0})
+
+    async def load_lora_adapter(self, request: Request) -> Response:
+        try:
+            await self._service.load_adapter(parse_load_adapter(parse_json(await request.body())))
+        except (EngineError, WeightsError) as error:
+            return _json(adapters_unchanged(str(error)), 400)
+        return _json(adapters_changed(self._service.adapters))
+
+    async def unload_lora_adapter(self, request: Request) -> Response:
+        try:
+            await self._service.unload_adapter(parse_unload_adapter(parse_json(await request.body())))
+        except EngineError as error:
+            return _json(adapters_unchanged(str(error)), 400)
+        return _json(adapters_changed(self._service.adapters))
+
+    async def models(self, request: Request) -> Response:
+        return _json(model_list(self._service.options.model_path, self._service.adapters))
 
     async def pause_generation(self, request: Request) -> Response:
         try:

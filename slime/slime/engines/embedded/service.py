@@ -7,23 +7,34 @@ whoever waits for them. A reader that is slower than the model finds several tok
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from slime.engines.dialect import GenerateCall, PauseMode, UpdateCall, answer
+from slime.engines.dialect import (
+    GenerateCall,
+    LoadAdapterCall,
+    PauseMode,
+    UpdateCall,
+    adapter_from_wire,
+    already_loaded,
+    answer,
+    not_loaded,
+)
+from slime.engines.embedded.adapters import LiveAdapter
 from slime.engines.embedded.loop import EngineLoop
 from slime.engines.embedded.model import RaggedModel
 from slime.engines.embedded.sequence import Limits, Progress, Sequence
 from slime.engines.embedded.slots import KVSlots
 from slime.engines.embedded.text import ReplyText, TextDecoder
-from slime.errors import EngineRejected, EngineUnavailable
+from slime.errors import EngineRejected, EngineUnavailable, WeightsError
 from slime.types import SamplingParams
-from slime.weights import read_weights, verify_weights
+from slime.weights import fingerprint, read_adapter, read_weights, verify_adapter, verify_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,7 @@ class EngineOptions:
         num_cached_sessions: slots beyond those of running requests, for finished sequences to stay in.
         policy_version: of the weights given; None: the manifest's, else 0.
         is_incremental: streams say only what is new, as SGLang does with --incremental-streaming-output.
+        adapters: directories of adapters to begin with, by name.
     """
 
     model_path: str
@@ -50,6 +62,7 @@ class EngineOptions:
     num_cached_sessions: int = 64
     policy_version: int | None = None
     is_incremental: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +112,11 @@ class EngineService:
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._tickets: dict[str, Ticket] = {}
         self._update_lock = asyncio.Lock()
+        self._adapter_keys = itertools.count(1)
+        self._adapters: dict[str, LiveAdapter] = {}
+        for name, path in options.adapters.items():
+            self._adapters[name] = adapter = self._stage_adapter(LoadAdapterCall(name, path))
+            self.model.layers.attach(adapter.pairs)
 
     def start(self) -> None:
         """Start computing; events go to the event loop that runs now."""
@@ -112,7 +130,9 @@ class EngineService:
         """Admit a request, or refuse it: `EngineUnavailable` when running and waiting places are all taken."""
         if call.rid in self._tickets:
             raise EngineRejected(f"Duplicate request ID detected: {call.rid}")
-        sequence = Sequence.admit(call, self.limits)
+        if call.adapter and call.adapter not in self._adapters:
+            raise not_loaded(call.adapter)
+        sequence = Sequence.admit(call, self.limits, self._adapters.get(call.adapter))
         if len(self._tickets) >= self.options.max_running_requests + self.options.max_queued_requests:
             raise EngineUnavailable("The request queue is full.")
         return self._open(sequence)
@@ -136,7 +156,7 @@ class EngineService:
                 new_ids = sequence.output_ids[num_decoded:num_tokens]
                 text = self._final_text(ticket, new_ids) if finished else ticket.reply.extend(new_ids)
                 num_decoded = num_tokens
-                output = sequence.output(num_tokens, text, self.loop.version)
+                output = sequence.output(num_tokens, text, sequence.version(self.loop.version))
                 said = answer(call, output, tokens_sent=tokens_sent, chars_sent=chars_sent)
                 said["meta_info"]["num_retractions"] = sequence.num_retractions
                 if finished:
@@ -187,6 +207,8 @@ class EngineService:
         Reading happens beside the running requests; they only wait for the exchange of pointers and the probe.
         """
         async with self._update_lock:
+            if self._adapters:
+                raise EngineRejected("adapters of the weights being served are loaded: unload them first")
             staged = await asyncio.to_thread(self._stage, call.model_path)
             if call.abort_all_requests:
                 self.abort_all()
@@ -197,6 +219,39 @@ class EngineService:
     def _stage(self, weights_dir: str) -> dict[str, torch.Tensor]:
         verify_weights(weights_dir)
         return self.model.stage(read_weights(weights_dir))
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """The directories of the adapters that are loaded, by name."""
+        return {name: adapter.path for name, adapter in self._adapters.items()}
+
+    async def load_adapter(self, call: LoadAdapterCall) -> None:
+        """Serve an adapter beside the base from now on, under a name that is free; nobody waits for it.
+
+        Raises:
+            WeightsError: it is corrupt, or was trained on other weights.
+        """
+        async with self._update_lock:
+            if call.wire_name in self._adapters:
+                raise already_loaded(call.wire_name)
+            adapter = await asyncio.to_thread(self._stage_adapter, call)
+            await asyncio.wrap_future(self.loop.call(lambda: self.model.layers.attach(adapter.pairs)))
+            self._adapters[call.wire_name] = adapter
+
+    async def unload_adapter(self, wire_name: str) -> None:
+        """Refuse new requests for an adapter; those that run go on with it, and its memory goes with the last."""
+        adapter = self._adapters.pop(wire_name, None)
+        if adapter is None:
+            raise not_loaded(wire_name)
+        await asyncio.wrap_future(self.loop.call(lambda: self.loop.kv.forget_adapter(adapter.key)))
+
+    def _stage_adapter(self, call: LoadAdapterCall) -> LiveAdapter:
+        version = verify_adapter(call.path, fingerprint(self.model_path)).version
+        named = adapter_from_wire(call.wire_name)
+        if named is not None and named[1] != version:
+            raise WeightsError(f"{call.path} holds version {version}, not {named[1]} as the name {call.wire_name} says")
+        pairs = self.model.layers.stage(read_adapter(call.path))
+        return LiveAdapter(call.wire_name, version, call.path, next(self._adapter_keys), pairs)
 
     async def is_healthy(self, timeout_s: float) -> bool:
         """Whether a token comes out in time; a paused engine only has to answer."""

@@ -29,6 +29,7 @@ class Slot:
         ids: tokens whose keys and values it holds, of which the first `length` count.
         owner: the sequence that decodes in it; None while it is only cache.
         last_used: logical time of the last release, for least-recently-used replacement.
+        adapter: key of the adapter that made what it holds; 0 = the base.
     """
 
     index: int
@@ -36,6 +37,7 @@ class Slot:
     length: int = 0
     owner: object | None = None
     last_used: int = 0
+    adapter: int = 0
 
 
 class KVSlots:
@@ -96,22 +98,23 @@ class KVSlots:
             self._resize(capacity)
         return True
 
-    def acquire(self, ids: list[int], owner: object, *, reuse_limit: int) -> Slot | None:
-        """A slot for a sequence that starts with `ids`; None while there is no room.
+    def acquire(self, ids: list[int], owner: object, *, reuse_limit: int, adapter: int = 0) -> Slot | None:
+        """A slot for a sequence that starts with `ids` and that an adapter makes; None while there is no room.
 
+        What other adapters, or the base, have computed is never reused.
         `slot.length` says how many leading tokens are already there; never more than `reuse_limit`.
         """
         wanted = self.num_busy + 1
         if wanted > min(self._max_busy, len(self.slots)) or not self.ensure(len(ids) + 1, num_busy=wanted):
             return None
-        donor, shared = self._longest_prefix(ids, reuse_limit)
+        donor, shared = self._longest_prefix(ids, reuse_limit, adapter)
         slot = donor
         if slot is None or slot.owner is not None or (slot.length > 2 * shared and len(self.slots) > wanted):
             # Nothing to continue, or the donor is worth keeping as it is.
             slot = self._least_needed(donor)
             if donor is not None:
                 self._copy(donor.index, slot.index, shared)
-        slot.length, slot.ids, slot.owner = shared, ids, owner
+        slot.length, slot.ids, slot.owner, slot.adapter = shared, ids, owner, adapter
         return slot
 
     def release(self, slot: Slot) -> None:
@@ -139,6 +142,12 @@ class KVSlots:
                 if slot.owner is None:
                     slot.ids = []
 
+    def forget_adapter(self, adapter: int) -> None:
+        """Drop what idle slots hold of an adapter that nobody will ask for again."""
+        for slot in self.slots:
+            if slot.adapter == adapter and slot.owner is None:
+                slot.length, slot.ids = 0, []
+
     def cached_tokens(self) -> int:
         """Tokens that idle slots hold."""
         return sum(slot.length for slot in self.slots if slot.owner is None)
@@ -152,13 +161,13 @@ class KVSlots:
             return idle[0]
         return min(idle[: (len(idle) + 1) // 2], key=lambda slot: max(busy[0] - slot.index, slot.index - busy[-1], 0))
 
-    def _longest_prefix(self, ids: list[int], limit: int) -> tuple[Slot | None, int]:
+    def _longest_prefix(self, ids: list[int], limit: int, adapter: int) -> tuple[Slot | None, int]:
         best: Slot | None = None
         shared = MIN_SHARED_PREFIX - 1
         wanted = np.asarray(ids[:limit], dtype=np.int64)
         for slot in self.slots:
             length = min(slot.length, len(wanted))
-            if length <= shared or slot.ids[shared] != ids[shared] or slot.ids[0] != ids[0]:
+            if slot.adapter != adapter or length <= shared or slot.ids[shared] != ids[shared] or slot.ids[0] != ids[0]:
                 continue
             differs = np.asarray(slot.ids[:length], dtype=np.int64) != wanted[:length]
             common = int(differs.argmax()) if differs.any() else length

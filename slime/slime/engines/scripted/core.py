@@ -3,7 +3,7 @@
     call ─▶ admit ─▶ (wait for a place) ─▶ a token at a time ─▶ payloads: the JSON of each answer or event
                                               ▲ pause / continue    ▲ abort    ▲ update_weights
 
-Weights are only a version number here; loading checks that there is a directory.
+Weights are only a version number here, and so are adapters; loading checks that there is a directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from slime.engines import dialect
-from slime.engines.dialect import Entry, GenerateCall, Output, PauseMode, UpdateCall
+from slime.engines.dialect import Entry, GenerateCall, LoadAdapterCall, Output, PauseMode, UpdateCall
 from slime.engines.scripted.faults import Fault, Faults, InjectedCut, InjectedHttpError
 from slime.engines.scripted.script import Line, Script, declared_logprob, declared_top
 from slime.errors import EngineRejected, EngineUnavailable
@@ -35,6 +35,7 @@ class _Running:
     line: Line
     output: Output
     fault: Fault | None
+    adapter_version: int | None = None  # None: the base answers
     is_aborted: bool = False
     num_searched: int = 0  # characters of the text in which no stop string begins
 
@@ -68,6 +69,7 @@ class ScriptedCore:
         self.max_running_requests = max_running_requests
         self.max_queued_requests = max_queued_requests
         self.is_incremental = is_incremental
+        self.adapters: dict[str, str] = {}
         self.faults = Faults()
         self._requests: dict[str, _Running] = {}
         self._num_running = 0
@@ -85,6 +87,8 @@ class ScriptedCore:
                 f"{len(call.input_ids)} tokens of prompt and {call.max_new_tokens} of reply exceed the context length "
                 f"of {vocabulary.context_len} tokens."
             )
+        if call.adapter and call.adapter not in self.adapters:
+            raise dialect.not_loaded(call.adapter)
         if call.rid in self._requests:
             raise EngineRejected(f"Duplicate request ID detected: {call.rid}")
         return call
@@ -112,7 +116,10 @@ class ScriptedCore:
         if self.max_running_requests and len(self._requests) >= self.max_running_requests + self.max_queued_requests:
             raise EngineUnavailable("The request queue is full.")
         line = self.script.line_for(call.input_ids, call.skip_special_tokens)
-        running = _Running(call, line, Output(len(call.input_ids), self.version), fault)
+        named = dialect.adapter_from_wire(call.adapter)
+        adapter_version = named[1] if named is not None else None
+        running = _Running(call, line, Output(len(call.input_ids), self.version), fault, adapter_version)
+        running.output.version = self._version(running)
         self._requests[call.rid] = running
         has_place = False
         try:
@@ -138,7 +145,7 @@ class ScriptedCore:
     async def _answers(self, running: _Running) -> AsyncGenerator[bytes, None]:
         call, output = running.call, running.output
         if call.return_logprob and call.logprob_start_len >= 0:
-            self._score_prompt(call, output)
+            self._score_prompt(call, output, self._version(running))
         num_sent = num_chars = 0
         while output.finish_reason is None:
             await self._wait_for_token(running)
@@ -171,7 +178,7 @@ class ScriptedCore:
     def _step(self, running: _Running) -> None:
         """One more token, or the end."""
         call, output, line = running.call, running.output, running.line
-        output.version = self.version
+        output.version = self._version(running)
         index = len(output.token_ids)
         if running.is_aborted:
             output.finish_reason = dialect.aborted()
@@ -190,25 +197,29 @@ class ScriptedCore:
             else:
                 self._finish_if_due(running)
 
+    def _version(self, running: _Running) -> int:
+        """What makes the tokens of a request now: its adapter, which stays what it is, or the base."""
+        return self.version if running.adapter_version is None else running.adapter_version
+
     def _is_end(self, call: GenerateCall, token_id: int) -> bool:
         return token_id == self.script.vocabulary.eos_id or token_id in call.sampling.stop_token_ids
 
     def _emit(self, output: Output, token_id: int, position: int, call: GenerateCall) -> None:
-        size = self.script.vocabulary.size
+        size, version = self.script.vocabulary.size, output.version
         index = len(output.token_ids)
         output.token_ids.append(token_id)
-        output.logprobs.append(declared_logprob(token_id, position, self.version, size))
-        if output.spans and output.spans[-1].version == self.version:
-            output.spans[-1] = VersionSpan(self.version, output.spans[-1].start, index + 1)
+        output.logprobs.append(declared_logprob(token_id, position, version, size))
+        if output.spans and output.spans[-1].version == version:
+            output.spans[-1] = VersionSpan(version, output.spans[-1].start, index + 1)
         else:
-            output.spans.append(VersionSpan(self.version, index, index + 1))
+            output.spans.append(VersionSpan(version, index, index + 1))
         if call.top_logprobs_num:
             output.output_top = output.output_top or []
-            output.output_top.append(self._top(call, position))
+            output.output_top.append(self._top(call, position, version))
         if call.token_ids_logprob:
             output.output_ids_logprobs = output.output_ids_logprobs or []
             output.output_ids_logprobs.append(
-                [(declared_logprob(i, position, self.version, size), i, None) for i in call.token_ids_logprob]
+                [(declared_logprob(i, position, version, size), i, None) for i in call.token_ids_logprob]
             )
 
     def _finish_if_due(self, running: _Running) -> None:
@@ -224,26 +235,26 @@ class ScriptedCore:
         if len(output.token_ids) >= (room if call.max_new_tokens is None else call.max_new_tokens):
             output.finish_reason = dialect.ran_out(len(output.token_ids))
 
-    def _score_prompt(self, call: GenerateCall, output: Output) -> None:
+    def _score_prompt(self, call: GenerateCall, output: Output, version: int) -> None:
         size = self.script.vocabulary.size
         first, *scored = range(call.logprob_start_len, len(call.input_ids)) or [len(call.input_ids)]
         if first == len(call.input_ids):
             return
 
         def entry(position: int, token_id: int) -> Entry:
-            return declared_logprob(token_id, position, self.version, size), token_id, None
+            return declared_logprob(token_id, position, version, size), token_id, None
 
         output.input_logprobs = [
             (None, call.input_ids[first], None),
             *(entry(position, call.input_ids[position]) for position in scored),
         ]
         if call.top_logprobs_num:
-            output.input_top = [None, *(self._top(call, position) for position in scored)]
+            output.input_top = [None, *(self._top(call, position, version) for position in scored)]
         if call.token_ids_logprob:
             output.input_ids_logprobs = [None, *([entry(p, i) for i in call.token_ids_logprob] for p in scored)]
 
-    def _top(self, call: GenerateCall, position: int) -> list[Entry]:
-        likeliest = declared_top(call.top_logprobs_num, position, self.version, self.script.vocabulary.size)
+    def _top(self, call: GenerateCall, position: int, version: int) -> list[Entry]:
+        likeliest = declared_top(call.top_logprobs_num, position, version, self.script.vocabulary.size)
         return [(logprob, token_id, None) for logprob, token_id in likeliest]
 
     # ── control ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,6 +281,18 @@ class ScriptedCore:
             self.abort(everything=True)
         self.version = call.version
         self.model_path = call.model_path
+
+    def load_adapter(self, call: LoadAdapterCall) -> None:
+        if call.wire_name in self.adapters:
+            raise dialect.already_loaded(call.wire_name)
+        if not Path(call.path).is_dir():
+            raise EngineRejected(f"there is no directory {call.path}")
+        self.adapters[call.wire_name] = call.path
+
+    def unload_adapter(self, wire_name: str) -> None:
+        """Requests that run go on with it."""
+        if self.adapters.pop(wire_name, None) is None:
+            raise dialect.not_loaded(wire_name)
 
     @property
     def num_requests(self) -> int:

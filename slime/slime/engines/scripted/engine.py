@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slime.engines import dialect
+from slime.engines.adapters import Loaded
 from slime.engines.scripted.core import ScriptedCore
 from slime.engines.scripted.faults import Faults, InjectedCut, InjectedHttpError
 from slime.engines.scripted.script import DEFAULT_REPLIES, ReplyFunction, Script
@@ -41,12 +42,14 @@ class ScriptedEngine:
         return self.core.faults
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        answers = [payload async for payload in self._payloads(dialect.generate_body(request))]
+        body = dialect.generate_body(request, adapter=self._answering(request.adapter))
+        answers = [payload async for payload in self._payloads(body)]
         return dialect.parse_completion(answers[-1])
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         reader = dialect.StreamReader(request.sampling.stop)
-        async with contextlib.aclosing(self._payloads(dialect.generate_body(request, stream=True))) as payloads:
+        body = dialect.generate_body(request, stream=True, adapter=self._answering(request.adapter))
+        async with contextlib.aclosing(self._payloads(body)) as payloads:
             async for payload in payloads:
                 yield reader.feed(payload)
 
@@ -58,6 +61,16 @@ class ScriptedEngine:
 
     async def update_weights(self, weights_dir: Path, version: int) -> None:
         self.core.update_weights(dialect.UpdateCall(str(weights_dir), version))
+
+    async def load_adapter(self, name: str, adapter_dir: Path, version: int) -> None:
+        self.core.load_adapter(dialect.LoadAdapterCall(dialect.adapter_to_wire(name, version), str(adapter_dir)))
+
+    async def adapters(self) -> Loaded:
+        return dialect.parse_adapters(dialect.model_list(self.core.model_path, self.core.adapters))
+
+    def _answering(self, name: str) -> str:
+        loaded = dialect.parse_adapters(dialect.model_list(self.core.model_path, self.core.adapters))
+        return dialect.adapter_to_wire(name, loaded[name][-1]) if name in loaded else ""
 
     async def abort(self, request_id: str) -> None:
         self.core.abort(request_id)

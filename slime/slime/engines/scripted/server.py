@@ -34,6 +34,8 @@ class ScriptedApp:
         self.core = core
         self._posts: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "/update_weights_from_disk": self._update_weights,
+            "/load_lora_adapter": self._load_adapter,
+            "/unload_lora_adapter": self._unload_adapter,
             "/pause_generation": self._pause,
             "/continue_generation": self._continue,
             "/abort_request": self._abort,
@@ -45,6 +47,7 @@ class ScriptedApp:
             "/health_generate": lambda: (200, b""),
             "/model_info": self._model_info,
             "/server_info": self._server_info,
+            "/v1/models": lambda: (200, orjson.dumps(dialect.model_list(core.model_path, core.adapters))),
             "/flush_cache": lambda: self._flush_cache({}),
             "/faults": self._list_faults,
         }
@@ -132,6 +135,19 @@ class ScriptedApp:
             return 400, orjson.dumps({"success": False, "message": str(error), "num_paused_requests": 0})
         message = f"Succeeded to update model weights. Weight version updated to {body['weight_version']}."
         return 200, orjson.dumps({"success": True, "message": message, "num_paused_requests": 0})
+
+    def _load_adapter(self, body: dict[str, Any]) -> Answer:
+        return self._change_adapters(lambda: self.core.load_adapter(dialect.parse_load_adapter(body)))
+
+    def _unload_adapter(self, body: dict[str, Any]) -> Answer:
+        return self._change_adapters(lambda: self.core.unload_adapter(dialect.parse_unload_adapter(body)))
+
+    def _change_adapters(self, change: Callable[[], None]) -> Answer:
+        try:
+            change()
+        except EngineRejected as error:
+            return 400, orjson.dumps(dialect.adapters_unchanged(str(error)))
+        return 200, orjson.dumps(dialect.adapters_changed(self.core.adapters))
 
     def _pause(self, body: dict[str, Any]) -> Answer:
         self.core.pause(dialect.parse_pause(body))

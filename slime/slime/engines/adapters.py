@@ -1,0 +1,80 @@
+"""Which version of whose adapter answers a request: a client's view of what its engine has loaded.
+
+    request for `ada` ─ newest ─▶ `ada@7`, or the base while she has none ─▶ answer, all of it made by version 7
+    published `ada` 8 ─ load ada@8 ─▶ new requests ─▶ unload ada@6, which no request can have been sent to any more
+
+The engine's list is asked for again when what is known of it is older than a moment: one request does so for all
+others of that moment, and a publication is seen a moment later at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from slime.engines.dialect import adapter_to_wire
+from slime.protocols import Delta
+from slime.types import Completion, VersionSpan
+
+FRESH_S = 0.02
+NUM_KEPT = 2
+"""Versions of an adapter that stay loaded: the newest, and the one that a request may be on its way to."""
+
+Loaded = dict[str, list[int]]
+"""Versions by adapter, oldest first."""
+
+
+class AdapterVersions:
+    """What is loaded in one engine, as of a moment ago.
+
+    Args:
+        ask: fetches it from the engine.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[Loaded]]) -> None:
+        self._ask = ask
+        self._loaded: Loaded = {}
+        self._asked_at = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def newest(self, name: str) -> int | None:
+        """The version of an adapter that a request sent now is to name; None: there is none, the base answers."""
+        if time.monotonic() - self._asked_at > FRESH_S:
+            async with self._lock:
+                if time.monotonic() - self._asked_at > FRESH_S:  # nobody has asked while we waited
+                    await self.refresh()
+        versions = self._loaded.get(name)
+        return versions[-1] if versions else None
+
+    async def refresh(self) -> Loaded:
+        """Ask now."""
+        began = time.monotonic()
+        self._loaded = await self._ask()
+        self._asked_at = began
+        return self._loaded
+
+
+def superseded(loaded: Loaded, name: str) -> list[str]:
+    """Names on the wire of the versions of an adapter that are to be unloaded."""
+    return [adapter_to_wire(name, version) for version in loaded.get(name, [])[:-NUM_KEPT]]
+
+
+def labelled(completion: Completion, version: int | None) -> Completion:
+    """A reply made by one version of an adapter from its first token to its last, whatever the engine calls it."""
+    if version is None:
+        return completion
+    return replace(completion, spans=_whole(version, len(completion.token_ids)))
+
+
+def labelled_delta(delta: Delta, version: int | None, num_tokens: int) -> Delta:
+    """The same for a delta, up to and with which `num_tokens` were sampled."""
+    if version is None:
+        return delta
+    spans = _whole(version, num_tokens) if delta.finish_reason is not None else ()
+    return replace(delta, version=version, spans=spans)
+
+
+def _whole(version: int, num_tokens: int) -> tuple[VersionSpan, ...]:
+    return (VersionSpan(version, 0, num_tokens),) if num_tokens else ()
