@@ -28,6 +28,9 @@ HINT_MARKER = "\n\n[user's hint / instruction]\n"
 NO_ID = -1
 """Stands in a support that has fewer than k ids."""
 
+_K_TO_CHOOSE_BY = 4
+"""Ids a token by which hints are compared where no k is asked for; the paper finds no gain above it."""
+
 _LEAST_BREADTH = 64
 """Ids a token whose log-probs are fetched, at least: one model's favourites are looked up among the other's."""
 
@@ -89,6 +92,8 @@ class Teacher:
         self._policy = policy
         self._chat = chat
         self._config = config
+        self._chooses = config.hint_selection in ("token_optimal", "sequence_optimal")
+        self._k = config.teacher_top_k or (_K_TO_CHOOSE_BY if self._chooses else 0)
 
     async def teach(self, turn: Turn, hints: Sequence[str], prior: Turn | None = None) -> Lesson | NoLesson:
         """The lesson of the best of `hints` by the configured selection; of the first where that needs no opinion.
@@ -104,7 +109,7 @@ class Teacher:
         try:
             async with asyncio.timeout(self._config.teacher_timeout_s):
                 scores = await asyncio.gather(*(self._under(hint, turn, prior) for hint in hints))
-                own = await self._score(self._policy, turn.prompt_ids, turn) if self._config.teacher_top_k else None
+                own = await self._score(self._policy, turn.prompt_ids, turn) if self._k else None
         except TimeoutError:
             return NoLesson(f"the teacher gave no answer within {self._config.teacher_timeout_s:g} s")
         except (EngineError, RenderError) as error:
@@ -125,7 +130,7 @@ class Teacher:
     async def _score(self, engine: Engine, prompt_ids: tuple[int, ...], turn: Turn) -> TokenScores:
         """The reply's tokens after a prompt, each of them or an error."""
         reply = turn.completion.token_ids
-        breadth = max(_LEAST_BREADTH, 4 * k) if (k := self._config.teacher_top_k) else 0
+        breadth = max(_LEAST_BREADTH, 4 * self._k) if self._k else 0
         scores = await patiently(lambda: engine.score((*prompt_ids, *reply), len(prompt_ids), breadth))
         if len(scores.logprobs) != len(reply):
             raise EngineError(f"{len(scores.logprobs)} log-probs came for a reply of {len(reply)} tokens")
@@ -137,7 +142,7 @@ class Teacher:
 
     def _choose(self, hints: Sequence[str], scores: Sequence[TokenScores], own: TokenScores) -> Lesson:
         """The lesson whose teacher has most favourites in common with the policy: of all hints, or token by token."""
-        k, num_tokens = self._config.teacher_top_k, len(own.logprobs)
+        k, num_tokens = self._k, len(own.logprobs)
         overlaps = [
             [len({*top[:k]} & {*mine[:k]}) / k for top, mine in zip(s.top_ids, own.top_ids, strict=True)]
             for s in scores
