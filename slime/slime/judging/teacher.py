@@ -118,10 +118,6 @@ class Teacher:
             return Lesson(hints[0], scores[0].logprobs, scores[0].version)
         return self._choose(hints, scores, own)
 
-    @property
-    def _chooses(self) -> bool:
-        return self._config.hint_selection in ("token_optimal", "sequence_optimal")
-
     async def _under(self, hint: str, turn: Turn, prior: Turn | None) -> TokenScores:
         options = turn.details.get("template_options", {})
         prompt_ids = self._chat.render(with_hint(turn.messages, hint), turn.tools, prior, options=options)
