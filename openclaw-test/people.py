@@ -77,16 +77,24 @@ class Person:
     def likes(self, reply: str) -> bool:
         return RULES[self.rule](reply)
 
-    def react(self, problem: Problem, reply: str, *, is_last_try: bool) -> Reaction:
-        """Thanks when the reply is right and to their liking; else a correction or a complaint."""
+    def react(self, problem: Problem, reply: str, *, is_last_try: bool, is_liked: bool | None = None) -> Reaction:
+        """Thanks when the reply is right and to their liking; else a correction or a complaint.
+
+        Args:
+            is_liked: whether it is, where their rule is about more than the text; `likes` decides when None.
+        """
         answer = final_answer(reply)
-        if answer == problem.answer and self.likes(reply):
+        if answer == problem.answer and (self.likes(reply) if is_liked is None else is_liked):
             return Reaction("", wants_again=False)
         if answer != problem.answer:
             return Reaction(phrases.correct(answer, self._rng), wants_again=not is_last_try)
         shown = next((name for name, is_there in _FORMAT_OF.items() if is_there(reply)), None)
         against = shown if self.rule == "plain" else None
         return Reaction(phrases.complain(self.rule, self._rng, against), wants_again=not is_last_try)
+
+    def say_goodbye(self) -> str:
+        """Thanks, and the end of the session."""
+        return phrases.say_goodbye(self._rng)
 
     async def hold_session(self, client: AsyncOpenAI, model: str, watch: Callable[[Exchange], None]) -> None:
         """One conversation of a few problems, each asked again once if the reply was not right or not liked."""
@@ -111,7 +119,7 @@ class Person:
                     next_words = reaction.text
                     break
                 words = reaction.text
-        messages.append({"role": "user", "content": next_words or phrases.say_goodbye(self._rng)})
+        messages.append({"role": "user", "content": next_words or self.say_goodbye()})
         watch(await self._exchange(client, model, messages, None, is_unasked=False))
 
     async def _exchange(

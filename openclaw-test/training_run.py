@@ -126,7 +126,7 @@ class TrainingRun:
                 except (aiohttp.ClientError, TimeoutError):
                     pass
                 await asyncio.sleep(0.2)
-        raise TrainerError(f"the training run did not start; {log_path} ends:\n{_tail(log_path)}")
+        raise TrainerError(f"the training run did not start; {log_path} ends:\n{last_lines(log_path)}")
 
     async def _restart_when_killed(self) -> None:
         while True:
@@ -141,7 +141,8 @@ class TrainingRun:
             await self._start()
 
 
-def _tail(file: Path, num_lines: int = 15) -> str:
+def last_lines(file: Path, num_lines: int = 15) -> str:
+    """How a log ends."""
     return "\n".join(file.read_text(errors="replace").splitlines()[-num_lines:])
 
 

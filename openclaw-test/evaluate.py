@@ -1,0 +1,260 @@
+"""Evaluate a checkpoint: does it do what people with hidden preferences like, before they say so, and is it right?
+
+    python -m openclaw_test.evaluate --model-path CKPT --eval-tasks "conversation,coding,tool-use" --persona all
+
+    each model ─▶ engine and server ─▶ for every seed: sessions, held-out problems, KL to the base ─┐
+                                  └─▶ suites with exact checks ─────────────────────────────────────┴─▶ JSON, table, PNG
+
+The same seed gives the same numbers wherever the engine honours the seed of a request, as the embedded one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from openai import OpenAIError
+from openclaw_test.assistants import ServedAssistant
+from openclaw_test.divergence import Scored, kl_to, sample_scored
+from openclaw_test.eval_view import write_report
+from openclaw_test.personas import Scale, chosen, personas, scale_of
+from openclaw_test.problems import random_problem
+from openclaw_test.scoring import PersonaScore, SeedResult
+from openclaw_test.serving import Served, attached, running_engine, serve_model
+from openclaw_test.suites import SUITES, SuiteScore, run_suite
+from openclaw_test.trial import Plan, drifts, run_trial
+from openclaw_test.users import ScriptedUser
+from rich.console import Console
+from slime.config.sections import EngineConfig
+from slime.engines.client import HttpEngine
+from slime.engines.launch import Backend
+from slime.errors import ConfigError, OpenClawError, nearest
+from slime.monitor import configure_logging
+
+TASKS = ("conversation", *SUITES)
+NUM_DIVERGENCE = 60
+"""Replies over whose tokens the KL to the base model is averaged."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked of every model, as in the flags of the same names."""
+
+    plan: Plan
+    tasks: tuple[str, ...]
+    scale: Scale
+    temperature: float
+    seeds: tuple[int, ...]
+    num_tasks: int
+
+
+@dataclass
+class Evaluated:
+    """What came of one model."""
+
+    name: str
+    plan: Plan
+    results: list[SeedResult]
+    suites: list[SuiteScore]
+
+    @property
+    def rows(self) -> list[PersonaScore]:
+        """Its lines of the table."""
+        return self.plan.rows(self.name, self.results) if self.results else []
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: what goes wrong is one line on stderr, with exit code 2 if it was asked for wrongly."""
+    try:
+        options = _parse(arguments)
+        configure_logging("warning", options.output_dir / "logs" / "evaluate.log")
+        asyncio.run(_run(options))
+    except (OpenClawError, OpenAIError) as error:
+        print(f"openclaw_test.evaluate: error: {error}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "openclaw_test.evaluate", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("--model-path", nargs="+", default=[], help="checkpoints or model directories, best one wins")
+    parser.add_argument(
+        "--base-url", default="", help="evaluate a running server instead, e.g. http://127.0.0.1:8000/v1"
+    )
+    parser.add_argument("--base-model", default="", help="what the checkpoints were trained from, for the KL to it")
+    parser.add_argument("--eval-tasks", default="conversation", help="with commas: " + ", ".join(TASKS))
+    add_conversation_flags(parser)
+    parser.add_argument("--tasks", type=int, default=21, help="tasks of each suite")
+    parser.add_argument("--backend", choices=("embedded", "sglang", "scripted"), default="embedded")
+    parser.add_argument("--sglang-python", default="", help="Python of the environment that has SGLang")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/eval"), help="report.json, table.txt, curves.png")
+    options = parser.parse_args(arguments)
+    if bool(options.model_path) == bool(options.base_url):
+        raise ConfigError("name either --model-path or --base-url")
+    options.output_dir = options.output_dir.resolve()
+    return options
+
+
+def add_conversation_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say who talks to a model, how often, and how it is asked."""
+    parser.add_argument("--persona", default="all", help="student, ta, teacher, several with commas, or all at once")
+    parser.add_argument("--drift", action="store_true", help="half-way, everybody takes over the next persona's rule")
+    parser.add_argument("--sessions", type=int, default=40, help="sessions of each user")
+    parser.add_argument("--users", type=int, default=1, help="users of each persona")
+    parser.add_argument("--questions", type=int, default=100, help="held-out problems for each persona")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, one after the other")
+    parser.add_argument("--min-tokens", type=int, default=0, help="what a ta asks for; 0: 100, for the tiny model 34")
+    parser.add_argument("--max-tokens", type=int, default=0, help="limit of a reply; 0: 512, for the tiny model 64")
+    parser.add_argument("--temperature", type=float, default=1.0, help="replies are sampled with")
+
+
+def plan_of(options: argparse.Namespace, scale: Scale) -> Plan:
+    """What the conversation flags ask for."""
+    for name in ("sessions", "users", "questions", "seeds"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"--{name} must be at least 1")
+    who = tuple(chosen(options.persona, scale.min_tokens))
+    if options.drift and options.sessions < 2:
+        raise ConfigError("--drift needs --sessions 2 or more")
+    drift = drifts(who, list(personas(scale.min_tokens).values())) if options.drift else ()
+    return Plan(who, options.sessions, options.questions, drift, options.users, ScriptedUser)
+
+
+def scale_for(options: argparse.Namespace, model_dir: str) -> Scale:
+    """The model's scale, with what the flags say instead."""
+    scale = scale_of(model_dir)
+    return Scale(options.min_tokens or scale.min_tokens, options.max_tokens or scale.max_tokens)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    tasks = tuple(part.strip() for part in options.eval_tasks.split(",") if part.strip())
+    for task in tasks:
+        if task not in TASKS:
+            raise ConfigError(f"--eval-tasks: no {task!r} among {', '.join(TASKS)}{nearest(task, TASKS)}")
+    if options.tasks < 1:
+        raise ConfigError("--tasks must be at least 1")
+    scale = scale_for(options, str(weights_dir(options.model_path[0])) if options.model_path else "")
+    seeds = tuple(range(options.seed, options.seed + max(1, options.seeds)))
+    return Settings(plan_of(options, scale), tasks, scale, options.temperature, seeds, options.tasks)
+
+
+def weights_dir(given: str) -> Path:
+    """The model directory behind a path: itself, or a checkpoint's `weights`.
+
+    Raises:
+        ConfigError: neither holds a model.
+    """
+    path = Path(given)
+    for candidate in (path, path / "weights"):
+        if (candidate / "config.json").exists():
+            return candidate.resolve()
+    raise ConfigError(f"{given} holds no model: neither config.json nor weights/config.json is there")
+
+
+async def _run(options: argparse.Namespace) -> None:
+    settings = _settings(options)
+    console = Console(stderr=True)
+    done: list[Evaluated] = []
+    if options.base_url:
+        async with attached(options.base_url) as served:
+            done.append(await evaluate_served(served, served.model, settings))
+    for given in options.model_path:
+        console.print(f"Evaluating {given} …")
+        base = weights_dir(options.base_model) if options.base_model else None
+        engine = EngineConfig(backend="embedded", sglang_python=options.sglang_python)
+        log_dir = options.output_dir / "logs" / str(len(done))
+        evaluated = await evaluate_model(given, settings, engine, log_dir, base=base, backend=options.backend)
+        evaluated.name = label(given, options.model_path)
+        done.append(evaluated)
+    shown = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    write_report(
+        options.output_dir,
+        shown | dataclasses.asdict(settings.scale),
+        [row for evaluated in done for row in evaluated.rows],
+        {evaluated.name: evaluated.suites for evaluated in done if evaluated.suites},
+    )
+
+
+def label(given: str, others: Sequence[str]) -> str:
+    """The shortest end of a path that tells it from the others."""
+    parts = Path(given).parts
+    for length in range(1, len(parts)):
+        end = parts[-length:]
+        if sum(Path(other).parts[-length:] == end for other in others) == 1:
+            return "/".join(end)
+    return given
+
+
+async def evaluate_model(
+    given: str,
+    settings: Settings,
+    engine: EngineConfig,
+    log_dir: Path,
+    *,
+    base: Path | None = None,
+    backend: Backend | None = None,
+) -> Evaluated:
+    """Serve a model directory or a checkpoint, and evaluate it.
+
+    Raises:
+        ConfigError: there is no model.
+        EngineUnavailable: it cannot be served.
+    """
+    model_dir = weights_dir(given)
+    async with serve_model(model_dir, log_dir, engine, backend) as served:
+        evaluated = await evaluate_served(served, given, settings)
+        if base is not None and evaluated.results:
+            assert served.engine is not None
+            scored = [await _own_replies(served.engine, model_dir, settings, seed) for seed in settings.seeds]
+    if base is not None and evaluated.results:
+        async with running_engine(base, log_dir / "base-engine.log", engine, backend) as base_engine:
+            kls = [await kl_to(base_engine, replies) for replies in scored]
+        evaluated.results = [
+            dataclasses.replace(result, kl=kl) for result, kl in zip(evaluated.results, kls, strict=True)
+        ]
+    return evaluated
+
+
+async def evaluate_served(served: Served, name: str, settings: Settings) -> Evaluated:
+    """Evaluate whatever answers, without a look inside."""
+    assistant = ServedAssistant(
+        served.client,
+        served.model,
+        max_tokens=settings.scale.max_tokens,
+        temperature=settings.temperature,
+        has_user_keys=served.is_ours,
+    )
+    results = []
+    if "conversation" in settings.tasks:
+        for seed in settings.seeds:
+            results.append(await run_trial(settings.plan, lambda _: assistant, seed))
+    suites = [
+        await run_suite(suite, assistant, settings.num_tasks, settings.seeds[0])
+        for suite in SUITES
+        if suite in settings.tasks
+    ]
+    return Evaluated(name, settings.plan, results, suites)
+
+
+async def _own_replies(engine: HttpEngine, model_dir: Path, settings: Settings, seed: int) -> list[Scored]:
+    """What the model says to held-out problems of all its users."""
+    who = settings.plan.personas
+    rng = random.Random(f"divergence {seed}")
+    conversations = []
+    for number in range(NUM_DIVERGENCE):
+        user = ScriptedUser("divergence", who[number % len(who)], seed=rng.getrandbits(31))
+        conversations.append(user.opening(random_problem(rng, "held_out")))
+    max_tokens = settings.scale.max_tokens
+    return await sample_scored(engine, model_dir, conversations, max_tokens=max_tokens, seed=seed)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

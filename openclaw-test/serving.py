@@ -1,0 +1,130 @@
+"""A model directory, served for an evaluation: an engine and our server in front of it, both ended with the context.
+
+model directory ─▶ start_engine ─▶ HttpEngine (for log-probs)
+                         └─▶ python -m openclaw.server --engine-url … ─▶ an OpenAI client
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from openai import APIError, AsyncOpenAI, OpenAIError
+from openclaw_test.training_run import last_lines
+from slime.config.sections import EngineConfig, ModelConfig
+from slime.engines.client import HttpEngine
+from slime.engines.launch import Backend, free_port, leashed, start_engine
+from slime.errors import ConfigError, EngineUnavailable
+
+_START_S = 120.0
+_STOP_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model that answers.
+
+    Attributes:
+        model: its name there.
+        engine: for scoring tokens; None where only the server is known.
+        is_ours: whether it is a server of ours, which tells users apart by their keys.
+    """
+
+    client: AsyncOpenAI
+    model: str
+    engine: HttpEngine | None
+    is_ours: bool
+
+
+@contextlib.asynccontextmanager
+async def running_engine(
+    model_dir: Path, log_path: Path, config: EngineConfig, backend: Backend | None = None
+) -> AsyncIterator[HttpEngine]:
+    """An engine on a model directory."""
+    process = await start_engine(ModelConfig(model_path=str(model_dir)), config, log_path=log_path, backend=backend)
+    try:
+        async with HttpEngine(process.url, timeout_s=config.engine_timeout_s) as engine:
+            yield engine
+    finally:
+        await process.stop()
+
+
+@contextlib.asynccontextmanager
+async def serve_model(
+    model_dir: Path, log_dir: Path, config: EngineConfig, backend: Backend | None = None
+) -> AsyncIterator[Served]:
+    """Engine and server on a model directory; nothing said to them is captured.
+
+    Raises:
+        EngineUnavailable: one of them did not start; with the end of its log.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "openclaw.server", "--model-path", str(model_dir), "--port", str(port)]
+    async with running_engine(model_dir, log_dir / "engine.log", config, backend) as engine:
+        log_path = log_dir / "server.log"
+        with log_path.open("ab") as log:
+            server = await asyncio.create_subprocess_exec(
+                *leashed([*command, "--engine-url", engine.base_url]),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            await _until_ready(server, port, log_path)
+            async with AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="local", max_retries=2) as client:
+                yield Served(client, (await client.models.list()).data[0].id, engine, is_ours=True)
+        finally:
+            await _stop(server)
+
+
+async def _until_ready(server: asyncio.subprocess.Process, port: int, log_path: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        while time.monotonic() < deadline and server.returncode is None:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # not listening yet
+                async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+            await asyncio.sleep(0.1)
+    raise EngineUnavailable(
+        f"the server did not become ready in {_START_S:g} s; {log_path} ends:\n" + last_lines(log_path)
+    )
+
+
+async def _stop(server: asyncio.subprocess.Process) -> None:
+    if server.returncode is None:
+        server.terminate()
+        try:
+            await asyncio.wait_for(server.wait(), _STOP_S)
+        except TimeoutError:
+            server.kill()
+            await server.wait()
+
+
+@contextlib.asynccontextmanager
+async def attached(base_url: str) -> AsyncIterator[Served]:
+    """A server that somebody else runs; its key, if it wants one, is OPENAI_API_KEY.
+
+    Raises:
+        ConfigError: nobody answers there.
+    """
+    async with openai_client(base_url) as client:
+        try:
+            models = await client.models.list()
+        except APIError as error:
+            raise ConfigError(f"--base-url {base_url}: {error}") from None
+        yield Served(client, models.data[0].id, engine=None, is_ours=False)
+
+
+def openai_client(base_url: str) -> AsyncOpenAI:
+    """A client with the key of the environment, or with one that servers on loopback take."""
+    try:
+        return AsyncOpenAI(base_url=base_url, max_retries=5)
+    except OpenAIError:
+        return AsyncOpenAI(base_url=base_url, max_retries=5, api_key="local")

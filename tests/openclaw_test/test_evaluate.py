@@ -1,0 +1,137 @@
+"""`run_eval.sh` from the command line: on a scripted engine quickly, and on a tiny model that was taught something."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from openclaw_test.evaluate import label, main, weights_dir
+from openclaw_test.personas import personas
+from openclaw_test.problems import random_problem
+from openclaw_test.styles import Style, write_reply
+from openclaw_test.tiny_model import Recipe, _loss, build_tiny_model, encode
+from openclaw_test.tiny_text import Conversation
+from openclaw_test.users import ScriptedUser
+from slime.errors import ConfigError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+SMALL = Recipe(num_conversations=60, short_tokens=1_000, num_tokens=2_000, tokens_per_step=500, hidden_size=64)
+
+
+def run_eval(repository: Path, *flags: str, timeout_s: float = 250) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = ["bash", str(repository / "openclaw-test/run_eval.sh"), *flags]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, env=environment, cwd="/", check=False
+    )
+
+
+def report(output_dir: Path) -> dict[str, Any]:
+    return json.loads((output_dir / "report.json").read_text(encoding="utf-8"))
+
+
+def test_a_checkpoint_is_found_by_its_own_path_or_its_weights(tmp_path: Path):
+    (tmp_path / "run/checkpoint-3/weights").mkdir(parents=True)
+    (tmp_path / "run/checkpoint-3/weights/config.json").write_text("{}")
+    expected = (tmp_path / "run/checkpoint-3/weights").resolve()
+    assert weights_dir(str(tmp_path / "run/checkpoint-3")) == weights_dir(str(expected)) == expected
+    with pytest.raises(ConfigError, match="holds no model"):
+        weights_dir(str(tmp_path / "run"))
+
+
+def test_models_are_called_by_the_shortest_name_that_tells_them_apart():
+    paths = ["/runs/a/checkpoint-latest", "/runs/b/checkpoint-latest", "/models/tiny"]
+    assert [label(path, paths) for path in paths] == ["a/checkpoint-latest", "b/checkpoint-latest", "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--model-path", "/nowhere"), "holds no model"),
+        (("--base-url", "http://127.0.0.1:9/v1", "--eval-tasks", "codin"), "did you mean coding"),
+        (("--base-url", "http://127.0.0.1:9/v1", "--persona", "boss"), "no 'boss' among student"),
+        ((), "--model-path or --base-url"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], words: str):
+    with pytest.raises(SystemExit) as ended:
+        main([*flags, "--output-dir", str(tmp_path)])
+    assert ended.value.code == 2
+    complaint = capsys.readouterr().err
+    assert words in complaint
+    assert complaint.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_whole_way_on_a_scripted_engine(repository: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Its replies are plain, short and unpraising, and sometimes right; it neither codes nor calls tools."""
+    model = build_tiny_model(tmp_path_factory.mktemp("scripted") / "model", recipe=SMALL)
+    flags = ("--backend", "scripted", "--eval-tasks", "conversation,coding,tool-use", "--min-tokens", "60")
+    few = ("--sessions", "4", "--questions", "6", "--seeds", "2", "--tasks", "3")
+    done = run_eval(repository, "--model-path", str(model), *flags, *few, "--output-dir", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    written = report(tmp_path / "out")
+    satisfied = {row["persona"]: row["satisfaction"]["mean"] for row in written["rows"]}
+    assert satisfied == {"student": 1, "ta": 0, "teacher": 0}
+    sessions = {row["persona"]: (row["sessions"]["mean"], row["reached"]) for row in written["rows"]}
+    assert sessions == {"student": (3, 2), "ta": (4, 0), "teacher": (4, 0)}
+    [suites] = written["suites"].values()
+    assert [(score["suite"], score["passed"]["mean"]) for score in suites] == [("coding", 0), ("tool-use", 0)]
+    assert all("solves none of 3" in score["note"] for score in suites)
+    assert (tmp_path / "out/curves.png").stat().st_size > 10_000
+    assert "student" in (tmp_path / "out/table.txt").read_text(encoding="utf-8")
+    assert "student" in done.stdout
+
+
+def taught(tiny_model_dir: Path, directory: Path) -> Path:
+    """The tiny model after a little more supervised training: a student gets plain replies, right ones."""
+    torch.manual_seed(0)
+    rng = random.Random(0)
+    shutil.copytree(tiny_model_dir, directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.0)
+    user = ScriptedUser("student-0", personas(34)["student"], seed=77)
+    recipe = Recipe(prompt_weight=0.0, number_weight=1.0)
+    for _ in range(40):
+        talks = []
+        for _ in range(16):
+            problem = random_problem(rng, "train")
+            talk = Conversation(messages=user.opening(problem))
+            talk.reply(write_reply(problem, Style("plain", "neutral"), rng))
+            talks.append(talk)
+        optimizer.zero_grad()
+        _loss(model, encode(tokenizer, talks, recipe)).backward()
+        optimizer.step()
+    model.save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_taught_model_outranks_an_untaught_one_and_the_numbers_come_twice(
+    repository: Path, tmp_path: Path, tiny_model_dir: Path
+):
+    models = [str(tiny_model_dir), str(taught(tiny_model_dir, tmp_path / "taught"))]
+    flags = ("--persona", "student", "--sessions", "8", "--seeds", "1", "--questions", "50")
+    flags = ("--model-path", *models, "--base-model", str(tiny_model_dir), *flags)
+    written = []
+    for number in range(2):
+        done = run_eval(repository, *flags, "--output-dir", str(tmp_path / str(number)))
+        assert done.returncode == 0, done.stderr
+        written.append(report(tmp_path / str(number)))
+    assert written[0]["rows"] == written[1]["rows"]
+    assert written[0]["ranking"] == ["taught", Path(models[0]).name]
+    untaught, after = written[0]["rows"]
+    assert untaught["satisfaction"]["mean"] <= 0.2 < 0.8 <= after["satisfaction"]["mean"]
+    assert untaught["accuracy"]["mean"] >= 0.9 <= after["accuracy"]["mean"]
+    assert untaught["reached"] == 0
+    assert after["reached"] == 1
+    assert abs(untaught["kl"]["mean"]) < 1e-4 < 0.05 < after["kl"]["mean"]
