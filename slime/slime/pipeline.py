@@ -157,9 +157,10 @@ class Pipeline:
                 self._num_in_training = 0
 
     async def _take(self) -> Taken | None:
-        """The next batch, once there is one; stale samples met on the way are excluded in the store.
+        """The next batch, once there is one; None when there will never be one.
 
-        None when there will never be one.
+        Stale samples met on the way are excluded in the store. A turn that a person has spoken of since it was judged
+        is given up with its group, and comes again with a new verdict.
         """
         while True:
             try:
@@ -172,11 +173,17 @@ class Pipeline:
                     if not taken.groups and not taken.stale:
                         return None
                     break
+        self._in_training = tuple(turn_id for group in taken.groups for turn_id in _turn_ids(group))
         for group in taken.stale:
-            turn_ids = [turn_id for sample in group.samples for turn_id in sample.turn_ids]
             self._num_stale += len(group.samples)
-            await self._store.exclude(turn_ids, f"stale: older than {self._config.max_staleness} updates when taken")
-        return taken
+            reason = f"stale: older than {self._config.max_staleness} updates when taken"
+            await self._store.exclude(_turn_ids(group), reason)
+        changed = set(await self._store.reconsider(self._in_training, self._owner)) if taken.groups else set()
+        if not changed:
+            return taken
+        log.info("turns with new feedback go back to the judge turns=%d", len(changed))
+        await self._queue.put_back(tuple(group for group in taken.groups if changed.isdisjoint(_turn_ids(group))))
+        return Taken((), taken.stale)
 
     async def _is_drained(self) -> bool:
         """Whether every turn of the store is in the queue, trained, or will never be.
@@ -275,8 +282,11 @@ class Pipeline:
         )
 
     async def _trained(self, group: SampleGroup) -> list[str]:
-        turn_ids = [turn_id for sample in group.samples for turn_id in sample.turn_ids]
-        return [turn_id for turn_id in turn_ids if await self._store.trained_at(turn_id) is not None]
+        return [turn_id for turn_id in _turn_ids(group) if await self._store.trained_at(turn_id) is not None]
+
+
+def _turn_ids(group: SampleGroup) -> list[str]:
+    return [turn_id for sample in group.samples for turn_id in sample.turn_ids]
 
 
 _LOOK_EVERY_S = 1.0

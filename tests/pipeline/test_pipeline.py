@@ -15,7 +15,19 @@ from slime.pipeline import Pipeline
 from slime.rollout.live import judged_turns, sample_of
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
-from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
+from slime.types import (
+    Batch,
+    Completion,
+    Feedback,
+    Message,
+    SamplingParams,
+    TrainReport,
+    Turn,
+    TurnKind,
+    TurnState,
+    Verdict,
+    VersionSpan,
+)
 
 NEXT: tuple[Message, ...] = ({"role": "user", "content": "thanks"},)
 
@@ -255,3 +267,44 @@ async def test_turns_of_unsaved_updates_stay_leased(store: Store, tmp_path: Path
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_a_person_says_of_a_queued_turn_is_what_it_is_trained_with(store: Store, tmp_path: Path):
+    """The verdict waits for a second sample when the person changes it; the trainer sees the new one only."""
+    await fill(store, ["a"])
+    rewards: dict[str, float] = {}
+
+    class Looking(ScriptedLearner):
+        async def train(self, batch: Batch) -> TrainReport:
+            rewards.update({sample.turn_ids[0]: sample.values["reward"] for sample in batch.samples})
+            return await super().train(batch)
+
+    learner = Looking(tmp_path / "save")
+    pipeline, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=1)
+    running = asyncio.create_task(run(pipeline))
+    async with asyncio.timeout(10):
+        while await store.verdict("a") is None:  # noqa: ASYNC110 - the store tells nobody
+            await asyncio.sleep(0.01)
+    await store.add_feedback("a", Feedback("thumbs", -1.0))
+    await fill(store, ["b"])
+    await running
+    assert rewards == {"a": -1.0, "b": 1.0}
+    assert sorted(turn_id for _, ids in learner.trained for turn_id in ids) == ["a", "b"]
+    verdict = await store.verdict("a")
+    assert verdict is not None
+    assert verdict.judge == "person"
+    assert [kept.judge for kept in await store.judgements("a")] == ["scripted", "scripted", "person"]
+
+
+async def test_feedback_alone_trains_a_turn_that_nobody_answered(store: Store, tmp_path: Path):
+    for name in ("a", "b"):
+        await store.append(turn(name))
+    await store.add_feedback("a", Feedback("score", 0.5))
+    await store.add_feedback("b", Feedback("text", text="Too long."))
+    judge = ScriptedJudge(lambda t: -1.0 if t.next_state == ({"role": "user", "content": "Too long."},) else None)
+    learner = ScriptedLearner(tmp_path / "save")
+    pipeline, _ = build(store, learner, tmp_path, judge, updates=1)
+    await run(pipeline)
+    assert judge.judged == ["b"]
+    verdicts = [await store.verdict(name) for name in ("a", "b")]
+    assert [(verdict.score, verdict.judge) for verdict in verdicts if verdict] == [(0.5, "person"), (-1.0, "person")]

@@ -22,6 +22,7 @@ from typing import TypeVar
 from slime.config import JudgeConfig, RolloutConfig
 from slime.data.stitching import ScoredTurn, stitch, why_not_trained
 from slime.errors import LeaseLost
+from slime.judging.precedence import judge_with_feedback
 from slime.protocols import Judge
 from slime.store import Claim, Store
 from slime.types import SampleGroup, Turn, Verdict
@@ -85,16 +86,16 @@ async def finished_turns(
         await asyncio.gather(*judging, return_exceptions=True)
 
 
-async def _take_one(
-    store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, oldest: int
-) -> T | None:
+async def _take_one(store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, oldest: int) -> T | None:
     """Take one claimed turn to a stored verdict and beyond; None when nothing of it can be trained."""
     turn = claim.turn
     try:
         if reason := _why_not(turn, oldest):
             await store.exclude([turn.turn_id], reason)
             return None
-        verdict = claim.verdict or await _judged(store, judge, turn, owner)
+        verdict = claim.verdict
+        if verdict is None:
+            turn, verdict = await _judged(store, judge, claim, owner)
         if not verdict.is_effective:
             return None
         finished = await finish(turn, verdict)
@@ -107,14 +108,16 @@ async def _take_one(
         return None
 
 
-async def _judged(store: Store, judge: Judge, turn: Turn, owner: str) -> Verdict:
-    verdict = await judge.judge(turn)
-    await store.record_verdict(turn.turn_id, verdict, owner)
+async def _judged(store: Store, judge: Judge, claim: Claim, owner: str) -> tuple[Turn, Verdict]:
+    """The turn as it was judged and its stored verdict; once more for feedback that came while it was judged."""
+    feedback, turn_id = claim.feedback, claim.turn.turn_id
+    turn, verdict = await judge_with_feedback(judge, claim.turn, feedback)
+    while not await store.record_verdict(turn_id, verdict, owner, feedback=feedback):
+        feedback = (await store.feedback(turn_id))[-1]
+        turn, verdict = await judge_with_feedback(judge, claim.turn, feedback)
     # Not the reason, which may quote the person: that is stored with the verdict.
-    log.info(
-        "turn judged turn=%s score=%s judge=%s hint=%s", turn.turn_id, verdict.score, verdict.judge, bool(verdict.hint)
-    )
-    return verdict
+    log.info("turn judged turn=%s score=%s judge=%s hint=%s", turn_id, verdict.score, verdict.judge, bool(verdict.hint))
+    return turn, verdict
 
 
 def _why_not(turn: Turn, oldest: int) -> str:
