@@ -46,12 +46,13 @@ _MAX_REMEMBERED_TOKENS = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What was fed, sampled and sent."""
+    """What was fed, sampled and sent; `source` is whose turns it is trained with, empty = its credential's."""
 
     prompt_ids: tuple[int, ...]
     completion: Completion
     sampling: SamplingParams
     reply: Message
+    source: str = ""
 
 
 class OpenTurn(Protocol):
@@ -285,7 +286,8 @@ class _CapturedTurn:
     def _turn(self, generated: Generated, state: TurnState, reason: str = "") -> Turn:
         placement = self._placement
         details: dict[str, Any] = {**placement.details, "session_source": placement.source}
-        details["source"] = placement.details[CAPTURE]["credential"]  # whose turns share a baseline
+        # Whose turns share a baseline, and with adapters for each user a policy.
+        details["source"] = generated.source or placement.details[CAPTURE]["credential"]
         details |= {"reason": reason} if reason else {}
         details |= {"session_done": True} if placement.is_done else {}
         if self._request.template_options:

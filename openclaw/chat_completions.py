@@ -20,9 +20,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from slime.chat import ChatFormat, ReplyParser
+from slime.config.sections import LoraConfig
 from slime.protocols import Delta, GenerateRequest
 from slime.types import Completion, SamplingParams, VersionSpan
 
+from openclaw.adapters import Route, route
 from openclaw.api_errors import as_api_error, bad_request
 from openclaw.capture import Capture, Generated, OpenTurn
 from openclaw.chat_reply import ChatReply, error_event, usage_of
@@ -45,12 +47,14 @@ class ServedModel:
     Attributes:
         max_context: longest prompt plus reply in tokens.
         default_max_tokens: length limit of a reply whose client names none.
+        lora: whether adapters are served, and whose.
     """
 
     name: str
     chat: ChatFormat
     max_context: int
     default_max_tokens: int
+    lora: LoraConfig = LoraConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class _Job:
 
     request: ChatRequest
     turn: OpenTurn
+    route: Route
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     parser: ReplyParser
@@ -66,10 +71,10 @@ class _Job:
     deltas: list[Delta] = field(default_factory=list)
 
     def engine_request(self) -> GenerateRequest:
-        return GenerateRequest(self.turn.turn_id, self.prompt_ids, self.sampling)
+        return GenerateRequest(self.turn.turn_id, self.prompt_ids, self.sampling, self.route.adapter)
 
     def generated(self, completion: Completion) -> Generated:
-        return Generated(self.prompt_ids, completion, self.sampling, self.parser.message())
+        return Generated(self.prompt_ids, completion, self.sampling, self.parser.message(), self.route.source)
 
     def last_words(self, completion: Completion, outcome: str) -> tuple[str, dict[str, int], dict[str, str]]:
         """finish_reason, usage, and what became of the turn."""
@@ -101,7 +106,8 @@ class ChatCompletions:
         job: _Job | None = None
         try:
             async with exchange.until_client_leaves():
-                job = await self._prepare(request, turn, len(raw))
+                way = route(self._model.lora, exchange.headers, body)
+                job = await self._prepare(request, turn, way, len(raw))
                 await (self._stream(exchange, job) if request.stream else self._answer(exchange, job))
         except (Exception, asyncio.CancelledError) as error:
             reason = "the client left" if isinstance(error, ClientGone) else f"{error or type(error).__name__}"
@@ -113,7 +119,7 @@ class ChatCompletions:
             elif not exchange.is_started:
                 raise
 
-    async def _prepare(self, request: ChatRequest, turn: OpenTurn, num_bytes: int) -> _Job:
+    async def _prepare(self, request: ChatRequest, turn: OpenTurn, way: Route, num_bytes: int) -> _Job:
         chat = self._model.chat
         tools = request.tools if request.offers_tools else ()
         prior = await turn.prior()
@@ -141,7 +147,7 @@ class ChatCompletions:
             token_text=chat.token_text if request.wants_logprobs else None,
         )
         sampling = replace(request.sampling, max_new_tokens=limit, stop_token_ids=chat.stop_token_ids)
-        return _Job(request, turn, prompt_ids, sampling, parser, reply)
+        return _Job(request, turn, way, prompt_ids, sampling, parser, reply)
 
     async def _answer(self, exchange: Exchange, job: _Job) -> None:
         completion = await self._engines.generate(job.engine_request(), job.turn.session_id)

@@ -46,7 +46,7 @@ from openclaw.own_engine import OwnEngine
 log = logging.getLogger("openclaw.server")  # __name__ is __main__ here
 
 PROG = "python -m openclaw.server"
-SECTIONS = ("model", "engine", "server")
+SECTIONS = ("model", "engine", "server", "lora")
 SHUTDOWN_S = 30
 """How long requests under way may take to finish after SIGTERM; then their streams end in an error event."""
 _DEFAULT_CONTEXT = 32_768
@@ -195,6 +195,7 @@ def load_model(config: Config) -> ServedModel:
         chat=ChatFormat.load(model_dir),
         max_context=min(limit, own_limit) if limit else own_limit,
         default_max_tokens=config.server.default_max_tokens,
+        lora=config.lora,
     )
 
 

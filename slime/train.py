@@ -124,7 +124,7 @@ async def train(config: Config, plan: Plan) -> None:
     log_dir = config.monitor.run_dir.resolve() / "logs"
     learner = RankedLearner(config, plan.placement.ranks)
     async with contextlib.AsyncExitStack() as stack:
-        fleet = Fleet(config.model, config.engine, plan.placement.engines, log_dir)
+        fleet = Fleet(config.model, config.engine, plan.placement.engines, log_dir, lora=config.lora)
         stack.push_async_callback(fleet.stop)
         await fleet.start()
         server = _server(config, fleet.urls, log_dir)
@@ -195,7 +195,7 @@ def _server(config: Config, engine_urls: list[str], log_dir: Path) -> Child:
         engine=replace(config.engine, engine_url=",".join(engine_urls)),
         server=replace(config.server, port=port, enable_rl_intercept=True),
     )
-    command = [sys.executable, "-m", "openclaw.server", *as_flags(serving, ["model", "engine", "server"])]
+    command = [sys.executable, "-m", "openclaw.server", *as_flags(serving, ["model", "engine", "server", "lora"])]
     secrets = {"OPENCLAW_API_KEY": config.server.api_key} if config.server.api_key else {}
     url = f"http://{config.server.host}:{port}"
 

@@ -37,16 +37,16 @@ class EngineHolder:
         self._engine: EngineProcess | None = None
 
     async def start(
-        self, model: ModelConfig, engine: EngineConfig, log_path: str, port: int, gpus: str, version: int
+        self, model: ModelConfig, engine: EngineConfig, log_path: str, port: int, gpus: str, flags: tuple[str, ...]
     ) -> int:
-        """Start it; returns its pid once it generates."""
+        """Start it, with further flags; returns its pid once it generates."""
         self._engine = await start_engine(
             model,
             engine,
             log_path=Path(log_path),
             port=port,
             gpus=gpus,
-            extra_args=("--weight-version", str(version)),
+            extra_args=flags,
         )
         return self._engine.pid
 

@@ -1,6 +1,7 @@
 """The policy engines of a run: placed, supervised, and brought to every version that is published.
 
 publish(weights, version) ─▶ every engine that is up         an engine that was down starts with them
+publish(adapter, version) ─▶ beside the base, the same way
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 
 from slime.cluster.children import Child, EngineActor
 from slime.config import EngineConfig, ModelConfig
+from slime.config.sections import LoraConfig
 from slime.engines.client import HttpEngine
-from slime.engines.launch import free_port
+from slime.engines.launch import adapter_flags, free_port
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
+from slime.weights import is_adapter, read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +31,23 @@ class Fleet:
 
     Args:
         gpus: what each engine may see; one entry an engine, empty = the CPU.
+        lora: of the adapters that will be published.
     """
 
-    def __init__(self, model: ModelConfig, engine: EngineConfig, gpus: tuple[str, ...], log_dir: Path) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        engine: EngineConfig,
+        gpus: tuple[str, ...],
+        log_dir: Path,
+        *,
+        lora: LoraConfig = LoraConfig(),
+    ) -> None:
         self._model = model
         self._config = engine
+        self._lora = lora
         self._published: tuple[Path, int] | None = None
+        self._adapters: dict[str, tuple[Path, int]] = {}
         ports = [free_port() for _ in gpus]
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
         self.clients = [
@@ -53,7 +67,9 @@ class Fleet:
     def _child(self, index: int, port: int, gpus: str, log_path: Path) -> Child:
         def arguments() -> tuple[Any, ...]:
             weights_dir, version = self._published or (Path(self._model.model_path), 0)
-            return replace(self._model, model_path=str(weights_dir)), self._config, str(log_path), port, gpus, version
+            model = replace(self._model, model_path=str(weights_dir))
+            flags = ("--weight-version", str(version), *adapter_flags(model, self._config, self._lora, self._adapters))
+            return model, self._config, str(log_path), port, gpus, flags
 
         return Child(f"engine {index}", EngineActor, arguments, lambda: self._catch_up(index))
 
@@ -63,13 +79,20 @@ class Fleet:
     async def publish(self, weights_dir: Path, version: int) -> None:
         """Have every engine serve these weights; returns when those that are up do, and at least one is.
 
+        An adapter is served beside the base to requests that name it; its name and version are in its manifest.
         While none is up the trainer waits here: it must not run ahead of what is sampled.
 
         Raises:
             EngineRejected: an engine refused the weights and serves the earlier ones; they must not go live anywhere.
             EngineUnavailable: none came up in the time that starting one may take.
         """
-        before, self._published = self._published, (weights_dir, version)
+        before = self._published, self._adapters
+        if is_adapter(weights_dir):
+            manifest = read_manifest(weights_dir)
+            version = manifest.version
+            self._adapters = self._adapters | {manifest.adapter: (weights_dir.resolve(), version)}
+        else:
+            self._published = weights_dir, version
         deadline = time.monotonic() + self._config.engine_start_timeout_s
         while True:
             outcomes = await asyncio.gather(
@@ -77,7 +100,7 @@ class Fleet:
             )
             for outcome in outcomes:
                 if isinstance(outcome, EngineRejected):
-                    self._published = before
+                    self._published, self._adapters = before
                 if isinstance(outcome, EngineRejected) or not isinstance(outcome, EngineError | None):
                     raise outcome
             missing = [url for url, outcome in zip(self.urls, outcomes, strict=True) if outcome is not None]
@@ -90,12 +113,16 @@ class Fleet:
             await asyncio.sleep(_POLL_S)
 
     async def _catch_up(self, index: int) -> None:
-        """Bring one engine to the published version, whatever it serves."""
-        if self._published is None:
-            return
-        weights_dir, version = self._published
-        if await self.clients[index].version() != version:
-            await self.clients[index].update_weights(weights_dir, version)
+        """Bring one engine to the published versions, whatever it serves."""
+        client = self.clients[index]
+        if self._published is not None:
+            weights_dir, version = self._published
+            if await client.version() != version:
+                await client.update_weights(weights_dir, version)
+        loaded = await client.adapters() if self._adapters else {}
+        for name, (adapter_dir, version) in self._adapters.items():
+            if version not in loaded.get(name, []):
+                await client.load_adapter(name, adapter_dir, version)
 
     async def supervise(self) -> None:
         await asyncio.gather(*(child.supervise() for child in self.children))

@@ -22,7 +22,7 @@ from slime.config import Config
 from slime.engines.launch import free_port
 from slime.errors import TrainerError
 from slime.protocols import Resumed
-from slime.trainers.torch.checkpoint import WEIGHTS_DIR
+from slime.trainers.torch.checkpoint import servable
 from slime.trainers.torch.ranks import join_ranks
 from slime.trainers.torch.trainer import build_trainer
 from slime.types import Batch, TrainReport
@@ -89,7 +89,7 @@ class RankedLearner:
 
     async def save(self) -> Path:
         checkpoint: Path = (await self._all("save"))[0]
-        return checkpoint / WEIGHTS_DIR
+        return servable(checkpoint)
 
     async def stop(self) -> None:
         """End every rank, whatever it is doing."""

@@ -193,6 +193,8 @@ class LoraConfig:
     lora_alpha: float = option(16.0, "what the adapter's output is multiplied by, times the rank", env=("LORA_ALPHA",), gt=0)
     lora_dropout: float = option(0.0, "share of the adapter's inputs that are dropped in training", env=("LORA_DROPOUT",), ge=0, lt=1)
     lora_target_modules: str = option("all-linear", "names of the linear layers to adapt, comma-separated; all-linear: all but the output layer")
+    lora_publish: Literal["adapter", "merged"] = option("adapter", "what engines are sent: the adapter alone, or whole weights with it merged in, for engines without adapters")
+    adapter_per: Literal["run", "user"] = option("run", "one adapter that everybody is served with, or one for each user")
 
 
 @dataclass(frozen=True)

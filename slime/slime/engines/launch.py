@@ -22,15 +22,16 @@ from typing import Literal
 
 import torch
 
-from slime.config.sections import EngineConfig, ModelConfig
+from slime.config.sections import EngineConfig, LoraConfig, ModelConfig
 from slime.engines import leash
 from slime.engines.client import HttpEngine
-from slime.engines.dialect import version_to_wire
+from slime.engines.dialect import adapter_to_wire, version_to_wire
 from slime.errors import EngineError, EngineKilled, EngineUnavailable
 from slime.weights import MANIFEST_FILE, read_manifest
 
 Backend = Literal["embedded", "sglang", "scripted"]
 
+ALL_LINEAR = "all-linear"
 _CPU_KV_TOKENS = 32768  # SGLang sizes its cache by free GPU memory; on a CPU that would be most of the machine
 _POLL_S = 0.2
 
@@ -186,6 +187,28 @@ def _sglang_flags(model: ModelConfig, gpus: str) -> list[str]:
         return [*flags, "--dtype", dtype, "--max-total-tokens", str(_CPU_KV_TOKENS)]
     num_gpus = len(gpus.split(",")) if gpus else 1
     return [*flags, "--dtype", model.dtype, "--tp", str(num_gpus)]
+
+
+def adapter_flags(
+    model: ModelConfig, engine: EngineConfig, lora: LoraConfig, adapters: Mapping[str, tuple[Path, int]]
+) -> tuple[str, ...]:
+    """Further flags of an engine that serves adapters.
+
+    Args:
+        adapters: directory and version by name: what it starts with.
+    """
+    if not lora.use_lora or lora.lora_publish == "merged":
+        return ()
+    flags: list[str] = []
+    if engine.backend == "sglang":
+        targets = "all" if lora.lora_target_modules == ALL_LINEAR else lora.lora_target_modules
+        flags += ["--enable-lora", "--max-lora-rank", str(lora.lora_rank), "--lora-target-modules"]
+        flags += targets.replace(",", " ").split()
+        flags += ["--lora-backend", "torch_native"] if _is_cpu(model) else []
+    if adapters:
+        named = [f"{adapter_to_wire(name, version)}={path}" for name, (path, version) in adapters.items()]
+        flags += ["--lora-paths", *named]
+    return tuple(flags)
 
 
 def _environment(backend: Backend, *, is_cpu: bool, gpus: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """A checkpoint: everything a trainer needs to go on as though it had not stopped, and nothing that is a pickle.
 
     <save_dir>/checkpoint-7/    weights/               a weights or an adapter directory, which engines can load
+                                merged/                with `--lora-publish merged`: the whole model, for engines
                                 optimizer.safetensors  moments and random state
                                 state.json             the rest of TrainerState
                                 manifest.json          every file above with its hash
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 LATEST = "checkpoint-latest"
 WEIGHTS_DIR = "weights"
+MERGED_DIR = "merged"
 TENSORS_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -64,11 +66,13 @@ def write_checkpoint(
     write_weights: Callable[[Path, int], Manifest],
     tensors: Mapping[str, Tensor],
     keep: int,
+    write_merged: Callable[[Path, Path], Manifest] | None = None,
 ) -> Path:
     """Write `checkpoint-<step>`, point `checkpoint-latest` to it, and remove all but the newest `keep`.
 
     Args:
         write_weights: writes what was trained as a directory of that version.
+        write_merged: (what `write_weights` wrote, where to) → the whole model, for engines that take no adapters.
 
     Raises:
         WeightsError: the weights are not fit to be served; nothing has changed on disk then.
@@ -76,6 +80,8 @@ def write_checkpoint(
     checkpoint = save_dir / f"checkpoint-{state.step}"
     with atomic_directory(checkpoint) as partial_dir:
         write_weights(partial_dir / WEIGHTS_DIR, state.step)
+        if write_merged is not None:
+            write_merged(partial_dir / WEIGHTS_DIR, partial_dir / MERGED_DIR)
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial_dir / TENSORS_FILE
         )
@@ -87,6 +93,12 @@ def write_checkpoint(
     for left_over in save_dir.glob(".checkpoint-*"):  # of a process that was killed while it wrote another step
         shutil.rmtree(left_over)
     return checkpoint
+
+
+def servable(checkpoint: Path) -> Path:
+    """What engines are to load of a checkpoint."""
+    merged = checkpoint / MERGED_DIR
+    return merged if merged.is_dir() else checkpoint / WEIGHTS_DIR
 
 
 def read_checkpoint(checkpoint: Path) -> tuple[TrainerState, dict[str, Tensor]]:

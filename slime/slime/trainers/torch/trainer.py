@@ -15,6 +15,7 @@ import logging
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ from slime.trainers.torch.checkpoint import (
     TrainerState,
     read_checkpoint,
     resumable_checkpoint,
+    servable,
     write_checkpoint,
 )
 from slime.trainers.torch.critic import Critic
@@ -46,7 +48,7 @@ from slime.trainers.torch.prescoring import Prescorer
 from slime.trainers.torch.ranks import Ranks
 from slime.trainers.torch.values import LossValues, ScoredBatch
 from slime.types import Batch, Sample, TrainReport
-from slime.weights import Manifest
+from slime.weights import Manifest, merge_adapter
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +172,7 @@ class TorchTrainer:
             Path(checkpoint_dir),
             state,
             write_weights=self._policy.write,
+            write_merged=partial(merge_adapter, self._model_dir) if self._publishes_merged else None,
             tensors={
                 **self._optimizer.state(),
                 **(self._critic.state() if self._critic is not None else {}),
@@ -177,6 +180,10 @@ class TorchTrainer:
             },
             keep=self._keep,
         )
+
+    @property
+    def _publishes_merged(self) -> bool:
+        return self._lora.use_lora and self._lora.lora_publish == "merged"
 
     def load(self, checkpoint: Path) -> int:
         """Go on from a checkpoint, `<save_dir>/checkpoint-7` or `<save_dir>/checkpoint-latest`; returns its step.
@@ -208,7 +215,7 @@ class TorchTrainer:
         checkpoint = resumable_checkpoint(config.save_dir) if wanted == "auto" else Path(wanted).resolve()
         if checkpoint is None:
             return Resumed(0, {}, None)
-        return Resumed(self.load(checkpoint), dict(self.consumed), checkpoint / WEIGHTS_DIR)
+        return Resumed(self.load(checkpoint), dict(self.consumed), servable(checkpoint))
 
     def publish(self, weights_dir: Path) -> Manifest:
         """Write the weights alone, for engines; a checkpoint's `weights/` are the same.
