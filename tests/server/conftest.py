@@ -16,6 +16,7 @@ from openclaw_test.tiny_tokenizer import learn_tokenizer
 from safetensors.torch import save_file
 from server_rig import MAX_CONTEXT, Replies, Rig, StartRig, listening
 from slime.chat import ChatFormat
+from slime.config.sections import LoraConfig
 from slime.engines.client import HttpEngine
 from slime.engines.scripted import Script, ScriptedCore
 from slime.engines.scripted.server import ScriptedApp
@@ -53,6 +54,7 @@ async def start(model_dir: Path, tmp_path: Path) -> AsyncIterator[StartRig]:
             patience_s: float = 2.0,
             token_delay_s: float = 0.0,
             buffer_dir: Path | None = None,
+            lora: LoraConfig = LoraConfig(),
             **app_options: Any,
         ) -> Rig:
             script = [replies] if isinstance(replies, str) else replies
@@ -68,7 +70,7 @@ async def start(model_dir: Path, tmp_path: Path) -> AsyncIterator[StartRig]:
             await pool.start()
             stack.push_async_callback(keeper.close)
             stack.push_async_callback(pool.close)
-            model = ServedModel("tiny", ChatFormat.load(model_dir), MAX_CONTEXT, 256)
+            model = ServedModel("tiny", ChatFormat.load(model_dir), MAX_CONTEXT, 256, lora)
             app = App(model, pool, keeper, **app_options)
             url = await stack.enter_async_context(listening(app))
             http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))

@@ -88,9 +88,7 @@ class Fleet:
         """
         before = self._published, self._adapters
         if is_adapter(weights_dir):
-            manifest = read_manifest(weights_dir)
-            version = manifest.version
-            self._adapters = self._adapters | {manifest.adapter: (weights_dir.resolve(), version)}
+            self._adapters = self._adapters | _by_name(weights_dir)
         else:
             self._published = weights_dir, version
         deadline = time.monotonic() + self._config.engine_start_timeout_s
@@ -131,3 +129,9 @@ class Fleet:
         await asyncio.gather(*(child.stop() for child in self.children))
         for client in self.clients:
             await client.close()
+
+
+def _by_name(adapter_dir: Path) -> dict[str, tuple[Path, int]]:
+    """An adapter's absolute directory and version, by its name."""
+    manifest = read_manifest(adapter_dir)
+    return {manifest.adapter: (adapter_dir.resolve(), manifest.version)}
