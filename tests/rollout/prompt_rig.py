@@ -1,0 +1,87 @@
+"""A rollout over prompts on a scripted engine: settings in, groups out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slime.chat import ChatFormat
+from slime.config import Config
+from slime.config.loader import resolve
+from slime.engines.scripted.engine import ScriptedEngine
+from slime.protocols import Engine
+from slime.rollout.prompt_plan import RolloutPlan, plan_rollout
+from slime.rollout.prompts import PromptRun
+from slime.rollout.slime_calls import batches_of
+from slime.types import SampleGroup
+
+
+@dataclass
+class Rig:
+    """One folder with a model's tokenizer, prompts and plug-ins.
+
+    Attributes:
+        pending: samples that wait for a trainer that is not there.
+        version: its version.
+    """
+
+    folder: Path
+    model_dir: Path
+    replies: Sequence[str] = ("yes", "no")
+    pending: int = 0
+    version: int = 0
+    engines: list[Engine] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
+
+    @property
+    def chat(self) -> ChatFormat:
+        return ChatFormat.load(self.model_dir)
+
+    def write_prompts(self, number: int, **more: Any) -> Path:
+        file = self.folder / "tasks.jsonl"
+        rows = [{"input": f"question {i}", "label": str(i), **more} for i in range(number)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return file
+
+    def plugin(self, name: str, source: str) -> str:
+        folder = self.folder / "my-method"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(textwrap.dedent(source), encoding="utf-8")
+        return str(folder / name)
+
+    def config(self, *flags: str) -> Config:
+        paths = ["--model-path", str(self.model_dir), "--save-dir", str(self.folder / "save")]
+        return resolve([*paths, *flags], {}).config
+
+    def start(self, config: Config, plan: RolloutPlan | None = None) -> PromptRun:
+        if not self.engines:
+            self.engines = [ScriptedEngine(self.replies, model_dir=self.model_dir)]
+        plan = plan or plan_rollout(config)
+        run = plan.start(
+            config, self.engines, self.urls, policy_version=lambda: self.version, num_pending=lambda: self.pending
+        )
+        assert run is not None
+        return run
+
+    async def groups(self, number: int, *flags: str) -> tuple[list[SampleGroup], PromptRun]:
+        """The first groups of a run with these flags."""
+        config = self.config(*flags)
+        plan = plan_rollout(config)
+        run = self.start(config, plan)
+        if plan.loop == "slime":
+            stream = batches_of(plan.call, run, batch_size=config.rollout.rollout_batch_size)
+        else:
+            stream = run.stream()
+        taken: list[SampleGroup] = []
+        async with asyncio.timeout(20), contextlib.aclosing(stream) as groups:
+            async for group in groups:
+                taken.append(group)
+                if len(taken) == number:
+                    break
+        return taken, run

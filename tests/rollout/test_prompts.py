@@ -1,0 +1,226 @@
+"""Prompts in, groups of rewarded replies out: what is trained, what is left out, given back and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from prompt_rig import Rig
+from slime.chat import ChatFormat
+from slime.config import CheckpointConfig, RolloutConfig
+from slime.engines.scripted.engine import ScriptedEngine
+from slime.engines.scripted.faults import Fault
+from slime.errors import ConfigError, PluginError
+from slime.monitor import Monitor, read_metrics
+from slime.pipeline import Pipeline
+from slime.plugins.loading import load_file
+from slime.plugins.slime_sample import Sample
+from slime.rollout import prompt_groups
+from slime.rollout.prompt_plan import plan_rollout
+from slime.store import Store
+from slime.trainers.scripted import ScriptedLearner
+
+REWARD = """
+def reward(sample, args):
+    return 1.0 if sample.response == "yes" else -1.0
+"""
+
+
+def flags(rig: Rig, *more: str, num_prompts: int = 8, reward: str = REWARD) -> list[str]:
+    return [
+        *("--prompt-data", str(rig.write_prompts(num_prompts)), "--custom-rm-path", rig.plugin("custom_rm.py", reward)),
+        *("--num-rollouts-per-prompt", "2", "--rollout-batch-size", "4", *more),
+    ]
+
+
+async def test_a_group_holds_the_engines_tokens_and_the_rewards_of_its_members(rig: Rig, chat_dir):
+    (first, second), run = await rig.groups(2, *flags(rig))
+    chat = ChatFormat.load(chat_dir)
+    assert first.group_id != second.group_id
+    for group in (first, second):
+        assert len(group.samples) == 2
+        assert len({sample.trajectory_id for sample in group.samples}) == 2
+        assert sorted(sample.values["reward"] for sample in group.samples) == [-1.0, 1.0]
+        for sample in group.samples:
+            prompt = sum(1 for flag in sample.streams["loss_mask"] if not flag)
+            assert chat.decode(sample.token_ids[:prompt]).startswith("question ")
+            assert chat.decode(sample.token_ids[prompt:]).startswith("yes" if sample.values["reward"] > 0 else "no")
+            assert all(p < 0 for p in sample.streams["rollout_logprobs"][prompt:])
+            assert set(sample.streams["policy_versions"][prompt:]) == {0}
+    figures = run.metrics()
+    assert figures["rollout/raw_reward"] == 0.0
+    assert figures["rollout/zero_std_ratio"] == 0.0
+
+
+async def test_messages_and_templates(rig: Rig, chat_dir):
+    chat = ChatFormat.load(chat_dir)
+    file = rig.folder / "talk.jsonl"
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi <|im_end|>"}]
+    file.write_text(json.dumps({"input": messages}) + "\n" + json.dumps({"input": "hello"}) + "\n")
+    more = ["--prompt-data", str(file), "--apply-chat-template", "--custom-rm-path", rig.plugin("r.py", REWARD)]
+    groups, _ = await rig.groups(2, *more, "--rollout-batch-size", "2")
+    fed = {sample.token_ids[: sample.streams["loss_mask"].index(1)] for group in groups for sample in group.samples}
+    assert fed == {chat.render(messages), chat.render([{"role": "user", "content": "hello"}])}
+
+
+async def test_uniform_groups_are_filtered_and_replaced(rig: Rig):
+    rig.replies = ("yes", "yes", "yes", "no")
+    wanted = rig.plugin(
+        "filters.py",
+        """
+        from slime.rollout.filter_hub.base_types import DynamicFilterOutput
+
+        def check_reward_nonzero_std(args, samples, **kwargs):
+            differ = len({sample.get_reward_value(args) for sample in samples}) > 1
+            return DynamicFilterOutput(keep=differ, reason=None if differ else "zero_std")
+        """,
+    )
+    groups, run = await rig.groups(
+        4, *flags(rig, "--dynamic-sampling-filter-path", f"{wanted}:check_reward_nonzero_std", num_prompts=3)
+    )
+    assert all({sample.values["reward"] for sample in group.samples} == {-1.0, 1.0} for group in groups)
+    assert run.metrics()["rollout/dynamic_filter/drop_zero_std"] >= 2
+
+
+async def test_an_aborted_group_is_given_back_and_generated_again(rig: Rig):
+    generate = rig.plugin(
+        "generate.py",
+        """
+        from slime.utils.types import Sample
+
+        seen = []
+
+        async def generate(args, sample: Sample, sampling_params) -> Sample:
+            seen.append(sample.group_index)
+            end = "abort" if len(seen) == 2 else "stop"
+            assert sample.response_length == 0 and sample.status is Sample.Status.PENDING
+            sample.tokens = [5, 6]
+            sample.append_response_tokens(
+                args, tokens=[7, 8], log_probs=[-0.5, -0.25], text="yes",
+                meta_info={"weight_version": "default", "finish_reason": {"type": end}},
+            )
+            return sample
+        """,
+    )
+    groups, _ = await rig.groups(2, *flags(rig, "--custom-generate-function-path", generate))
+    seen = load_file(Path(generate)).seen
+    assert all(len(group.samples) == 2 for group in groups)
+    assert seen.count(0) == 3, "only the member that was broken off is generated again"
+    assert all(sample.token_ids == (5, 6, 7, 8) for group in groups for sample in group.samples)
+
+
+async def test_no_more_is_given_out_than_can_be_trained_in_time(rig: Rig):
+    config = rig.config(*flags(rig, "--max-staleness", "0", "--over-sampling-batch-size", "9"))
+    run = rig.start(config)
+    stream = run.stream()
+    await asyncio.wait_for(anext(stream), 10)
+    await asyncio.wait_for(anext(stream), 10)
+    rig.pending = 4  # what was yielded waits for the trainer
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    assert len(run._under_way) == 0
+    rig.pending, rig.version = 0, 1
+    await asyncio.wait_for(waiting, 10)
+    await stream.aclose()
+
+
+async def test_a_reward_that_fails_three_times_is_switched_off_and_nothing_more_is_sampled(rig: Rig, caplog):
+    config = rig.config(*flags(rig, reward="def reward(sample):\n    raise OSError('gone')\n"))
+    run = rig.start(config)
+    stream = run.stream()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(stream), 1.0)
+    assert run.is_unjudged
+    assert "switched off" in caplog.text
+    assert "no more prompts are given out reason=unjudged" in caplog.text
+    await stream.aclose()
+
+
+async def test_an_engine_that_is_away_is_asked_again(rig: Rig, monkeypatch):
+    monkeypatch.setattr(prompt_groups, "_RETRY_S", 0.01)
+    engine = ScriptedEngine(rig.replies, model_dir=rig.model_dir)
+    engine.faults.plan(Fault.HTTP_503, times=2)
+    rig.engines = [engine]
+    groups, _ = await rig.groups(2, *flags(rig))
+    assert [len(group.samples) for group in groups] == [2, 2]
+
+
+async def test_what_was_out_and_not_trained_is_given_out_again_after_a_restart(rig: Rig):
+    """Twelve prompts, two updates trained, a third sampled: the run that goes on trains each prompt once."""
+    more = flags(rig, "--rollout-shuffle", "--num-rollout", "2", num_prompts=12)
+    seen: list[str] = []
+
+    async def train_until(updates: int, folder) -> None:
+        config = rig.config(*more[:-1], str(updates))
+        plan = plan_rollout(config)
+        learner = ScriptedLearner(rig.folder / "checkpoints")
+        original = learner.train
+
+        async def train(batch):  # type: ignore[no-untyped-def]
+            chat = ChatFormat.load(rig.model_dir)
+            for group in batch.groups:
+                sample = group.samples[0]
+                seen.append(chat.decode(sample.token_ids[: sample.streams["loss_mask"].index(1)]))
+            return await original(batch)
+
+        learner.train = train  # type: ignore[method-assign]
+        run = plan.start(
+            config,
+            [engine := ScriptedEngine(rig.replies, model_dir=rig.model_dir)],
+            [],
+            policy_version=lambda: pipeline.version,
+            num_pending=lambda: pipeline.num_pending,
+        )
+        assert run is not None
+        async with Store.open(folder / "turns") as store:
+            pipeline = Pipeline(
+                store=store,
+                rollout=lambda: run.stream(),
+                learner=learner,
+                publish=engine.update_weights,
+                monitor=Monitor(folder),
+                owner="test",
+                rollout_config=config.rollout,
+                checkpoint_config=CheckpointConfig(),
+                follower=run,
+            )
+            await asyncio.wait_for(pipeline.run(), 30)
+
+    await train_until(2, rig.folder / "first")
+    await train_until(6, rig.folder / "second")
+    assert sorted(seen) == sorted(f"question {i}" for i in range(12))
+    assert read_metrics(rig.folder / "second")[-1]["rollout/raw_reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--prompt-data", "nowhere.jsonl"], "--prompt-data nowhere.jsonl: no such file"),
+        (["--input-key", "prompt"], "tasks.jsonl:1: no 'prompt' in it; --input-key names the prompt"),
+        (["--label-key", "answer"], "tasks.jsonl:1: no 'answer' in it; --label-key names the label"),
+        (["--custom-rm-path", ""], "replies to prompts need a reward: give --custom-rm-path"),
+        (["--eval-interval", "2"], "--eval-interval goes with --eval-prompt-data"),
+        (["--num-rollouts-per-prompt", "1", "--baseline", "group"], "nothing would be learned"),
+        (["--rollout-function-path", "openclaw_rl.custom_rollout.generate_rollout"], "asks for no `prompts`"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(rig: Rig, more, words):
+    with pytest.raises(ConfigError, match=words.replace("(", r"\(").replace("?", r"\?")):
+        plan_rollout(rig.config(*flags(rig), *more))
+
+
+def test_a_hook_that_the_loop_would_not_call_is_refused(rig: Rig):
+    hook = rig.plugin("filters.py", "def dynamic_filter(samples): return True\n")
+    with pytest.raises(ConfigError, match="a rollout of conversations does not call it; it needs --prompt-data"):
+        plan_rollout(rig.config("--dynamic-sampling-filter-path", hook))
+    wrong = rig.plugin("wrong.py", "def dynamic_filter(smaples): return True\n")
+    with pytest.raises(PluginError, match=r"asks for 'smaples', which is not one of .*; did you mean samples\?"):
+        plan_rollout(rig.config(*flags(rig), "--dynamic-sampling-filter-path", wrong))
+
+
+def test_defaults_of_the_rollout_section_are_untouched():
+    assert RolloutConfig().num_rollouts_per_prompt == 1
+    assert Sample().status is Sample.Status.PENDING
