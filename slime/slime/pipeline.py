@@ -267,6 +267,7 @@ class Pipeline:
             await self._publish(resumed.weights_dir, resumed.step)
         self.version = resumed.step
         self._unsaved.clear()
+        self._unsaved_groups.clear()
         log.info("training from step=%d turns_undone=%d", resumed.step, undone)
 
     async def _start_over(self, error: TrainerError, groups: tuple[SampleGroup, ...]) -> None:
