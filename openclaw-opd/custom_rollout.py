@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 
 from slime.config import Config
 from slime.judging.hints import HintingJudge, HintSource
-from slime.judging.teacher import Teacher
+from slime.judging.teacher import Lesson, Teacher
 from slime.protocols import Judge
-from slime.rollout.hindsight import taught_samples
+from slime.rollout.hindsight import Streams, taught_samples, teacher_streams
 from slime.store import Store
 from slime.types import SampleGroup
 
@@ -34,7 +34,18 @@ async def generate_rollout(
         policy_version=policy_version,
         rollout=config.rollout,
         judging=config.judge,
+        streams_of=topk_streams if config.teacher.teacher_top_k else teacher_streams,
         needs_teacher=True,
     )
     async for group in groups:
         yield group
+
+
+def topk_streams(lesson: Lesson) -> Streams:
+    """The teacher's opinion of the sampled tokens, and of the k ids beside each."""
+    assert lesson.top is not None  # a k was asked for
+    return {
+        **teacher_streams(lesson),
+        "teacher_topk_ids": lesson.top.ids,
+        "teacher_topk_logprobs": lesson.top.teacher_logprobs,
+    }

@@ -80,14 +80,14 @@ class FlatBatch:
 
 
 def rows(samples: Sequence[Sample]) -> list[Row]:
-    """A row for each sample. Every registered field is there for all of them or, a `token_k` field that no sample
-    has, for none.
+    """A row for each sample. Every registered field is there for all of them; a `token_k` field that no sample has is
+    there with k = 0.
 
     Raises:
         PluginError: a sample has a stream or value that is not registered.
     """
     used = {name for sample in samples for name in (*sample.streams, *sample.values)}
-    declared = {name: field(name) for name in sorted(used)} | {f.name: f for f in fields() if f.level != "token_k"}
+    declared = {name: field(name) for name in sorted(used)} | {f.name: f for f in fields()}
     widths = {name: _width(name, samples) for name, f in declared.items() if f.level == "token_k"}
     return [_row(sample, declared, widths) for sample in samples]
 

@@ -153,7 +153,15 @@ LOSS = Hook(
     default_names=("compute_loss", "compute_opd_loss", "compute_hybrid_loss"),
     names=LOSS_TENSORS
     | same(
-        "config", "sum_of_sample_mean", "compute_entropy", "compute_full_kl", "args", "batch", "logits", "clip_ratio"
+        "config",
+        "sum_of_sample_mean",
+        "policy_topk_logprobs",
+        "compute_entropy",
+        "compute_full_kl",
+        "args",
+        "batch",
+        "logits",
+        "clip_ratio",
     )
     | {
         "policy_logits": "policy_logprobs",  # published files use them as log-probs of the sampled tokens

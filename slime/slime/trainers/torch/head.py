@@ -49,6 +49,18 @@ class TokenHead:
         logprobs, entropies = self._chunked(functools.partial(_logprobs_and_entropy, targets=targets))
         return logprobs, entropies
 
+    def topk_logprobs(self, ids: Tensor, temperature: float | None = None) -> Tensor:
+        """Log-probs of k ids a token, [N, k] → [N, k], with gradient; logits are made once for all k.
+
+        Args:
+            ids: one below 0 stands for none; what is given beside it is not to be read.
+            temperature: of the distribution that is asked about; each sample's own unless given.
+        """
+        temperatures = self.temperatures if temperature is None else torch.full_like(self.temperatures, temperature)
+        head = replace(self, temperatures=temperatures)
+        (logprobs,) = head._chunked(functools.partial(_topk_logprobs, ids=ids.clamp(min=0)))
+        return logprobs
+
     def entropy(self) -> Tensor:
         """The entropy of each distribution, [N], with gradient."""
         (entropies,) = self._chunked(lambda head, start, end: (entropy(head.logits()),))
@@ -72,6 +84,11 @@ class TokenHead:
             checkpoint(function, self.part(start, end), start, end, use_reentrant=False) for start, end in bounds
         ]
         return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+
+def _topk_logprobs(head: TokenHead, start: int, end: int, ids: Tensor) -> tuple[Tensor]:
+    logits = head.logits()
+    return (logits.gather(-1, ids[start:end]) - torch.logsumexp(logits, dim=-1, keepdim=True),)
 
 
 def _logprobs_and_entropy(head: TokenHead, start: int, end: int, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -95,6 +95,7 @@ class LossValues(Mapping[str, Any]):
             "sample_index": lambda: torch.arange(len(flat.counts), device=device).repeat_interleave(
                 torch.tensor(flat.counts, device=device)
             ),
+            "policy_topk_logprobs": lambda: scored.policy_head.topk_logprobs,
             "compute_entropy": lambda: scored.policy_head.entropy,
             "compute_full_kl": lambda: self._full_kl,
             "sum_of_sample_mean": lambda: self.sum_of_sample_mean,
