@@ -47,7 +47,7 @@ def route(lora: LoraConfig, headers: Mapping[str, str], body: Mapping[str, Any])
         return Route()
     if lora.adapter_per == "run":
         return Route(adapter=SHARED)
-    user = headers.get(USER_HEADER) or body.get("user") or ""
-    named = f"{bearer_of(headers)}\0{user}" if isinstance(user, str) else bearer_of(headers)
+    user = headers.get(USER_HEADER) or body.get("user")
+    named = f"{bearer_of(headers)}\0{user if isinstance(user, str) else ''}"
     name = "user-" + hashlib.blake2b(named.encode(), digest_size=8).hexdigest()
     return Route(adapter=name, source=name)

@@ -97,7 +97,7 @@ def parse_adapters(payload: Json) -> dict[str, list[int]]:
     versions: dict[str, list[int]] = {}
     try:
         for card in payload["data"]:
-            known = adapter_from_wire(card["id"]) if card.get("parent") else None
+            known = adapter_from_wire(card["id"]) if card.get("parent") is not None else None
             if known is not None:
                 versions.setdefault(known[0], []).append(known[1])
     except (KeyError, TypeError, AttributeError) as error:
