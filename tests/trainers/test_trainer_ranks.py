@@ -14,12 +14,14 @@ from learners import relative_difference
 PROGRAM = Path(__file__).with_name("rank_process.py")
 
 
-def run_ranks(world_size: int, model_dir: Path, out_dir: Path) -> list[dict]:
+def run_ranks(world_size: int, model_dir: Path, out_dir: Path, loss: dict | None = None) -> list[dict]:
     """Each rank's report, with its parameters as `parameters`."""
     out_dir.mkdir()
     address = f"file://{out_dir}/meeting"
     processes = [
-        subprocess.Popen([sys.executable, PROGRAM, str(rank), str(world_size), address, model_dir, out_dir])
+        subprocess.Popen(
+            [sys.executable, PROGRAM, str(rank), str(world_size), address, model_dir, out_dir, json.dumps(loss or {})]
+        )
         for rank in range(world_size)
     ]
     try:
@@ -33,11 +35,24 @@ def run_ranks(world_size: int, model_dir: Path, out_dir: Path) -> list[dict]:
     return outcomes
 
 
+CRITIC_AND_WHITENING = {
+    "advantage_estimator": "ppo",
+    "normalize_advantages": True,
+    "behaviour_correction": "mis",
+    "mis_level": "geometric",
+    "kl_coef": 0.1,
+    "kl_loss_coef": 0.0,
+}
+"""What is computed of a whole batch before its first step, each rank a share."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [3])
-def test_any_number_of_ranks_gives_the_numbers_of_one(world_size: int, policy_dir: Path, tmp_path: Path) -> None:
-    (alone,) = run_ranks(1, policy_dir, tmp_path / "alone")
-    ranks = run_ranks(world_size, policy_dir, tmp_path / "ranks")
+@pytest.mark.parametrize(("world_size", "loss"), [(3, {}), (2, CRITIC_AND_WHITENING)])
+def test_any_number_of_ranks_gives_the_numbers_of_one(
+    world_size: int, loss: dict, policy_dir: Path, tmp_path: Path
+) -> None:
+    (alone,) = run_ranks(1, policy_dir, tmp_path / "alone", loss)
+    ranks = run_ranks(world_size, policy_dir, tmp_path / "ranks", loss)
     for rank in ranks:
         assert rank["step"] == 2
         assert all(torch.equal(value, ranks[0]["parameters"][name]) for name, value in rank["parameters"].items())
