@@ -11,7 +11,7 @@ import asyncio
 import math
 
 import orjson
-from slime.errors import EngineRejected, EngineUnavailable, OpenClawError, RenderError
+from slime.errors import EngineRejected, EngineUnavailable, OpenClawError, RenderError, StoreError
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -80,6 +80,8 @@ def as_api_error(error: BaseException) -> ApiError:
         case EngineRejected():
             code = "context_length_exceeded" if "context length" in str(error).lower() else None
             return ApiError(error.status if 400 <= error.status < 500 else 400, str(error), code=code)
+        case StoreError():
+            return ApiError(503, str(error), type=SERVER, code="store_unavailable", retry_after_s=2.0)
         case OpenClawError():
             return ApiError(502, str(error), type=SERVER, code="engine_error")
         case _:

@@ -2,6 +2,7 @@
 
     GET  /v1/models            what is served
     POST /v1/chat/completions  see `openclaw.chat_completions`
+    POST /v1/feedback          what a person says of a reply: see `openclaw.feedback`
     GET  /healthz              this process answers
     GET  /readyz               an engine generates and the store commits, tried when asked
     HEAD /                     clients look whether anybody is there
@@ -24,12 +25,14 @@ from openclaw.capture import Capture
 from openclaw.chat_completions import ChatCompletions, ServedModel
 from openclaw.engine_pool import EnginePool
 from openclaw.exchange import ClientGone, Exchange, Receive, Scope, Send, bearer_of
+from openclaw.feedback import serve_feedback
 
 log = logging.getLogger(__name__)
 
 _OPEN_PATHS = ("/", "/healthz", "/readyz")
 _METHODS = {
     "/v1/chat/completions": ("POST",),
+    "/v1/feedback": ("POST",),
     "/v1/models": ("GET", "HEAD"),
     "/healthz": ("GET", "HEAD"),
     "/readyz": ("GET", "HEAD"),
@@ -90,6 +93,8 @@ class App:
             self._authorise(exchange)
         if path == "/v1/chat/completions":
             await self._serve_chat(exchange)
+        elif path == "/v1/feedback":
+            await serve_feedback(exchange, self._capture)
         elif path == "/v1/models":
             await exchange.answer(200, self._models())
         elif path == "/readyz":

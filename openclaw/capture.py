@@ -22,11 +22,11 @@ from typing import Any, Literal, Protocol, TypeVar
 from slime.chat.sized_cache import SizedCache
 from slime.errors import StoreError
 from slime.store import Store
-from slime.types import Completion, Message, SamplingParams, Turn, TurnState
+from slime.types import Completion, Feedback, Message, SamplingParams, Turn, TurnKind, TurnState
 
-from openclaw.api_errors import bad_request
+from openclaw.api_errors import ApiError, bad_request
 from openclaw.chat_request import ChatRequest
-from openclaw.conversations import CAPTURE, ConversationIndex, IncomingRequest, Placement
+from openclaw.conversations import CAPTURE, ConversationIndex, IncomingRequest, Placement, hash_credential
 from openclaw.exchange import bearer_of
 from openclaw.turn_ids import new_turn_id
 
@@ -53,6 +53,18 @@ class Generated:
     sampling: SamplingParams
     reply: Message
     source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Feedback that is stored, and the turn it is about as it stands now; `trained_at` is the update that took it."""
+
+    feedback: Feedback
+    turn_id: str
+    session_id: str
+    kind: TurnKind
+    state: TurnState
+    trained_at: int | None
 
 
 class OpenTurn(Protocol):
@@ -94,6 +106,17 @@ class Capture(Protocol):
         """
         ...
 
+    async def feedback(
+        self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
+    ) -> Heard:
+        """Store what a person said of a turn, or of the newest reply of the session that headers and body name.
+
+        Raises:
+            ApiError: there is no such turn of this credential, or nothing is captured.
+            StoreError: it could not be stored.
+        """
+        ...
+
     async def is_writable(self) -> bool:
         """Whether a commit would succeed now."""
         ...
@@ -111,6 +134,11 @@ class CaptureOff:
 
     async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
         return _UncapturedTurn(headers.get("x-session-id", ""))
+
+    async def feedback(
+        self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
+    ) -> Heard:
+        raise ApiError(409, "this server captures nothing: start it with --enable-rl-intercept", code="capture_off")
 
     async def is_writable(self) -> bool:
         return True
@@ -172,6 +200,28 @@ class CaptureOn:
             log.exception("request not placed")
             self.num_failed += 1
             return _UncapturedTurn(headers.get("x-session-id", ""), "failed")
+
+    async def feedback(
+        self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
+    ) -> Heard:
+        credential = hash_credential(bearer_of(headers))
+        if turn_id is None:
+            turn_id = self._index.newest_reply(headers, body, credential)
+        turn = await self._store.get(turn_id) if turn_id is not None else None
+        if turn is None or turn.details.get("source", credential) != credential:
+            what = f"turn {turn_id}" if turn_id is not None else "conversation of that name"
+            raise ApiError(404, f"no {what} was captured for this API key", code="turn_not_found", param="turn_id")
+        stored = await self._store.add_feedback(turn.turn_id, feedback)
+        now = await self._store.get(turn.turn_id)
+        log.info("feedback turn=%s kind=%s value=%s", turn.turn_id, stored.kind, stored.value)
+        return Heard(
+            stored,
+            turn.turn_id,
+            turn.session_id,
+            turn.kind,
+            turn.state if now is None else now.state,
+            await self._store.trained_at(turn.turn_id),
+        )
 
     async def is_writable(self) -> bool:
         try:

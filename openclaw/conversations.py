@@ -25,6 +25,7 @@ from slime.types import Message, Turn, TurnKind, TurnState
 
 from openclaw import linking
 from openclaw.ancestry import Anchor, AnchorSearch
+from openclaw.api_errors import bad_request
 from openclaw.dialects import alphanumeric, read_request, text_of, with_text
 from openclaw.identity import identify
 from openclaw.kinds import is_summary_order, kind_of
@@ -217,6 +218,25 @@ class ConversationIndex:
         messages = read_request(request.endpoint, request.body).messages
         named = (turn_of(call_id) for message in messages for call_id in message.call_ids)
         return tuple(dict.fromkeys(turn_id for turn_id in named if turn_id and turn_id not in self._order))
+
+    def newest_reply(self, headers: Mapping[str, str], body: Mapping[str, Any], credential: str) -> str | None:
+        """The turn of the last delivered reply in the newest session of the name that headers and body give.
+
+        Args:
+            credential: hash of the API key.
+
+        Raises:
+            ApiError: they give no name.
+        """
+        name = identify(headers, body, "").name
+        if name is None:
+            raise bad_request("name the turn with turn_id, or its session by header, session_id or user", "turn_id")
+        known = self._known.get(credential, KnownTurns())
+        session_id = known.newest_session_of.get(name)
+        for turn in reversed(known.turns.values()):
+            if turn.session_id == session_id and turn.kind in CONTINUATIONS and turn.state is ReplyState.DELIVERED:
+                return turn.turn_id
+        return None
 
     def _remember(self, turn: KnownTurn, session: SessionState, known: KnownTurns, credential: str) -> None:
         if not session.root_key and turn.kind in CONTINUATIONS:

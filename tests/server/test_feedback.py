@@ -1,0 +1,172 @@
+"""`POST /v1/feedback` against a running server and its store."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import httpx
+import pytest
+from server_rig import Rig, StartRig
+from slime.types import Feedback, TurnState, Verdict
+
+USER = {"role": "user", "content": "Hi"}
+
+
+async def turn_of(rig: Rig, **options: Any) -> str:
+    response = await rig.chat(**options)
+    assert response.status_code == 200, response.text
+    turn_id = response.json()["openclaw"]["turn"]
+    assert turn_id == response.headers["x-openclaw-turn"]
+    return str(turn_id)
+
+
+async def say(rig: Rig, *, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    return await rig.http.post("/v1/feedback", json=body, headers=headers)
+
+
+async def kept(rig: Rig, turn_id: str) -> list[Feedback]:
+    assert rig.store is not None
+    return await rig.store.feedback(turn_id)
+
+
+async def test_feedback_by_turn_id_makes_the_turn_ready_and_is_stored(start: StartRig) -> None:
+    rig = await start()
+    turn_id = await turn_of(rig)
+    answer = await say(rig, turn_id=turn_id, kind="thumbs", value="up")
+    assert answer.status_code == 200, answer.text
+    said = answer.json()
+    assert (said["object"], said["turn_id"], said["value"]) == ("feedback", turn_id, 1.0)
+    assert (said["state"], said["effect"], said["trained_at"]) == ("ready", "counts", None)
+    [feedback] = await kept(rig, turn_id)
+    assert (feedback.kind, feedback.value, feedback.number) == ("thumbs", 1.0, said["id"])
+
+
+async def test_it_may_be_changed_and_the_newest_counts(start: StartRig) -> None:
+    rig = await start()
+    turn_id = await turn_of(rig)
+    for body in (
+        {"kind": "thumbs", "value": 1},
+        {"kind": "score", "value": -0.5, "text": "too long"},
+        {"kind": "text", "text": "Shorter."},
+    ):
+        assert (await say(rig, turn_id=f"chatcmpl-{turn_id}", **body)).status_code == 200
+    assert [(said.value, said.text) for said in await kept(rig, turn_id)] == [
+        (1.0, ""),
+        (-0.5, "too long"),
+        (None, "Shorter."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields"),
+    [({"x-session-id": "s1"}, {}), ({}, {"session_id": "s1"}), ({}, {"user": "ann"})],
+)
+async def test_last_reply_of_a_session_is_found_by_its_name(
+    start: StartRig, headers: dict[str, str], fields: dict[str, str]
+) -> None:
+    rig = await start()
+    first = await turn_of(rig, headers=headers, **fields)
+    messages = [USER, {"role": "assistant", "content": "Hello there."}, {"role": "user", "content": "And you?"}]
+    second = await turn_of(rig, headers=headers, messages=messages, **fields)
+    await turn_of(rig, headers={"x-session-id": "another"})
+    answer = await say(rig, headers=headers, kind="score", value=0, **fields)
+    assert answer.json()["turn_id"] == second
+    assert await kept(rig, first) == []
+
+
+async def test_a_restarted_server_still_knows_the_session(start: StartRig, tmp_path: Any) -> None:
+    rig = await start(buffer_dir=tmp_path / "b")
+    turn_id = await turn_of(rig, headers={"x-session-id": "s1"})
+    await rig.capture.close()
+    again = await start(buffer_dir=tmp_path / "b")
+    answer = await say(again, headers={"x-session-id": "s1"}, kind="thumbs", value="down")
+    assert answer.json()["turn_id"] == turn_id
+
+
+async def test_a_trained_turn_keeps_its_row_and_says_so(start: StartRig) -> None:
+    rig = await start()
+    assert rig.store is not None
+    turn_id = await turn_of(rig)
+    await rig.store.attach(turn_id, [USER])
+    await rig.store.claim(1, "c", 60)
+    await rig.store.record_verdict(turn_id, Verdict(1.0), "c")
+    await rig.store.mark_trained([turn_id], 3)
+    said = (await say(rig, turn_id=turn_id, kind="thumbs", value="down")).json()
+    assert (said["effect"], said["state"], said["trained_at"]) == ("too_late", "trained", 3)
+    assert await rig.store.verdict(turn_id) == Verdict(1.0)
+    assert len(await kept(rig, turn_id)) == 1
+
+
+async def test_a_turn_that_cannot_be_trained_says_so(start: StartRig) -> None:
+    rig = await start()
+    turn_id = await turn_of(rig, temperature=0)
+    said = (await say(rig, turn_id=turn_id, kind="thumbs", value="up")).json()
+    assert (said["effect"], said["state"]) == ("not_trained", TurnState.EXCLUDED)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "kind"),
+    ({"kind": "star", "value": 1}, "kind"),
+    ({"kind": "thumbs"}, "value"),
+    ({"kind": "thumbs", "value": 0.5}, "value"),
+    ({"kind": "thumbs", "value": "sideways"}, "value"),
+    ({"kind": "thumbs", "value": True}, "value"),
+    ({"kind": "score", "value": 2}, "value"),
+    ({"kind": "score", "value": "1"}, "value"),
+    ({"kind": "score"}, "value"),
+    ({"kind": "text"}, "text"),
+    ({"kind": "text", "text": "  "}, "text"),
+    ({"kind": "text", "text": 5}, "text"),
+    ({"kind": "text", "text": "x" * 20_001}, "text"),
+    ({"kind": "thumbs", "value": "up", "txet": "x"}, "txet"),
+    ({"kind": "thumbs", "value": "up", "turn_id": 5}, "turn_id"),
+    ({"kind": "thumbs", "value": "up", "turn_id": "t1"}, "turn_id"),
+    ({"kind": "thumbs", "value": "up"}, "turn_id"),
+]
+
+
+async def test_what_makes_no_sense_is_refused_with_the_field(start: StartRig) -> None:
+    rig = await start()
+    for body, param in BAD:
+        answer = await say(rig, **body)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == param, body
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_nobody_speaks_of_somebody_elses_turn(start: StartRig) -> None:
+    rig = await start()
+    anns = {"authorization": "Bearer ann", "x-session-id": "s1"}
+    turn_id = await turn_of(rig, headers=anns)
+    for headers in ({"authorization": "Bearer bob"}, {"authorization": "Bearer bob", "x-session-id": "s1"}):
+        named = {} if "x-session-id" in headers else {"turn_id": turn_id}
+        answer = await say(rig, headers=headers, kind="thumbs", value="up", **named)
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "turn_not_found"
+    unknown = await say(rig, headers=anns, turn_id="t" + "0" * 20, kind="thumbs", value="up")
+    assert unknown.status_code == 404
+    assert await kept(rig, turn_id) == []
+
+
+async def test_the_key_is_asked_for_as_everywhere_and_only_posts_are_taken(start: StartRig) -> None:
+    rig = await start(api_key="right")
+    assert (await say(rig, kind="thumbs", value="up")).status_code == 401
+    assert (await rig.http.get("/v1/feedback")).status_code == 405
+
+
+async def test_without_capture_there_is_nothing_to_speak_of(start: StartRig) -> None:
+    rig = await start(capture=False)
+    answer = await say(rig, turn_id="t" + "0" * 20, kind="thumbs", value="up")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "capture_off")
+
+
+async def test_a_store_that_fails_is_told_and_nothing_is_acknowledged(start: StartRig) -> None:
+    rig = await start()
+    assert rig.store is not None
+    turn_id = await turn_of(rig)
+    with sqlite3.connect(rig.store.path) as connection:
+        connection.execute("ALTER TABLE feedback RENAME TO lost")
+    answer = await say(rig, turn_id=turn_id, kind="thumbs", value="up")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+    assert answer.headers["retry-after"]
