@@ -21,6 +21,8 @@ from slime.cluster.priority import step_back
 from slime.config import Config
 from slime.engines.launch import free_port
 from slime.errors import TrainerError
+from slime.plugins.rollout_data import load_batch_hooks
+from slime.plugins.settings import plugin_settings
 from slime.protocols import Resumed
 from slime.trainers.torch.checkpoint import servable
 from slime.trainers.torch.ranks import join_ranks
@@ -68,6 +70,8 @@ class RankedLearner:
         self._config = config
         self._gpus = gpus
         self._ranks: list[Any] = []
+        self._hooks = load_batch_hooks(config.plugin, plugin_settings(config))
+        self._step = 0
 
     async def resume(self) -> Resumed:
         await self.stop()
@@ -80,11 +84,13 @@ class RankedLearner:
         ]
         self.pids = tuple(await self._all("pid"))
         resumed: Resumed = (await self._all("resume"))[0]
+        self._step = resumed.step
         return resumed
 
     async def train(self, batch: Batch) -> TrainReport:
-        reference = ray.put(batch)
+        reference = ray.put(await self._hooks.apply(batch, self._step))
         report: TrainReport = (await self._all("train", reference))[0]
+        self._step = report.step
         return report
 
     async def save(self) -> Path:

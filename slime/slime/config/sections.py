@@ -268,6 +268,8 @@ class PluginConfig:
     custom_convert_samples_to_train_data_path: str = option("", "prompts: lists of tokens, masks and log-probs from samples")
     data_source_path: str = option("", "prompts: class that gives out groups, in place of --prompt-data")
     custom_rollout_log_function_path: str = option("", "prompts: logs a batch; true: ours is left out")
+    custom_advantage_function_path: str = option("", "advantages of a batch, in place of --advantage-estimator")
+    rollout_data_postprocess_path: str = option("", "changes a batch right before it is trained")
     eval_function_path: str = option("", "prompts: evaluates, in slime's call style")
     custom_eval_rollout_log_function_path: str = option("", "prompts: logs an evaluation; true: ours is left out")
 
