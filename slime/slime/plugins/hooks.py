@@ -120,6 +120,18 @@ EVAL_LOG = Hook(
     names=_SET | same("rollout_id", "data", "extra_metrics"),
     styles=("plain", "async"),
 )
+ADVANTAGE = Hook(
+    flag="--custom-advantage-function-path",
+    default_names=("compute_advantages", "custom_advantage"),
+    names=_SET | same("rollout_data"),
+    styles=("plain", "async"),
+)
+ROLLOUT_DATA = Hook(
+    flag="--rollout-data-postprocess-path",
+    default_names=("postprocess", "rollout_data_postprocess"),
+    names=_SET | same("rollout_id", "rollout_data"),
+    styles=("plain", "async"),
+)
 GROUP_REWARD = Hook(
     flag="--custom-rm-path",
     default_names=("get_reward_model", "reward", "custom_rm", "CustomRewardModel"),
