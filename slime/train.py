@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from slime.chat import ChatFormat
 from slime.cluster.children import Child, CommandActor
 from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
@@ -44,6 +45,7 @@ from slime.plugins.losses import load_loss
 from slime.plugins.rewards import RewardHook
 from slime.protocols import Judge
 from slime.rollout.judges import judge_model_at, renderer
+from slime.rollout.offline import check_conversations, import_conversations
 from slime.rollout.prompt_plan import RolloutPlan, plan_rollout
 from slime.rollout.slime_calls import batches_of
 from slime.store import Store
@@ -108,6 +110,10 @@ def check(config: Config) -> Plan:
             f"{_comparing(config.loss)} compares replies to one prompt, and people get only one: "
             "use --advantage-estimator reinforce --baseline ema"
         )
+    if config.rollout.data_path:
+        check_conversations(Path(config.rollout.data_path))
+        if config.cluster.serve:
+            raise ConfigError("--serve and --data-path: a run on recorded conversations serves nobody; leave out one")
     load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
     return Plan(placement=place(config.cluster), sampling=sampling)
 
@@ -124,12 +130,16 @@ async def train(config: Config, plan: Plan) -> None:
     log_dir = config.monitor.run_dir.resolve() / "logs"
     learner = RankedLearner(config, plan.placement.ranks)
     async with contextlib.AsyncExitStack() as stack:
-        fleet = Fleet(config.model, config.engine, plan.placement.engines, log_dir, lora=config.lora)
+        attached = tuple(url.strip() for url in config.engine.engine_url.split(",") if url.strip())
+        fleet = Fleet(config.model, config.engine, plan.placement.engines, log_dir, attached, lora=config.lora)
         stack.push_async_callback(fleet.stop)
         await fleet.start()
-        server = _server(config, fleet.urls, log_dir)
-        stack.push_async_callback(server.stop)
-        await server.start()
+        supervised = [fleet.supervise]
+        if config.cluster.serve:
+            server = _server(config, fleet.urls, log_dir)
+            stack.push_async_callback(server.stop)
+            await server.start()
+            supervised.append(server.supervise)
         stack.push_async_callback(learner.stop)
         model = None
         if _asks_a_model(config, plan):
@@ -139,7 +149,10 @@ async def train(config: Config, plan: Plan) -> None:
         if plan.rollout.asks_for & {"teacher", "hint_source"}:  # a teacher may be an engine of its own
             teacher = await stack.enter_async_context(teaching(config, fleet, log_dir))
             hindsight = {"teacher": teacher, "hint_source": hint_source(config, model)}
-        store = await stack.enter_async_context(Store.open(config.server.rl_buffer_dir, appends=False))
+        is_offline = bool(config.rollout.data_path)
+        store = await stack.enter_async_context(Store.open(config.server.rl_buffer_dir, appends=is_offline))
+        if is_offline:
+            await _read_conversations(config, store, fleet)
         monitor = Monitor(
             config.monitor.run_dir,
             run_name=config.monitor.run_name,
@@ -164,8 +177,21 @@ async def train(config: Config, plan: Plan) -> None:
             rollout_config=config.rollout,
             checkpoint_config=config.checkpoint,
             follower=prompts,
+            until_drained=is_offline,
         )
-        await _run(config, pipeline, fleet.supervise(), server.supervise())
+        await _run(config, pipeline, *(watch() for watch in supervised))
+
+
+async def _read_conversations(config: Config, store: Store, fleet: Fleet) -> None:
+    """Put what --data-path holds into the store, scored by the policy where nobody recorded how likely it was."""
+    await import_conversations(
+        Path(config.rollout.data_path),
+        store,
+        ChatFormat.load(config.model.model_path),
+        fleet.clients[0],
+        min_turns=config.rollout.min_turns,
+        num_workers=config.judge.num_judge_workers,
+    )
 
 
 async def _run(config: Config, pipeline: Pipeline, *supervising: Coroutine[Any, Any, None]) -> None:

@@ -55,7 +55,7 @@ def test_the_published_yaml_file_for_binary_rl(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("training: {method: combine}", "training.method: 'combine' is not built yet; binary is"),
+        ("training: {method: combined}", "'combined' is not one of binary, opd, combine; did you mean combine?"),
         ("training: {opd_weight: 0.5}", "on-policy distillation is not built yet"),
         ("training: {gradient_accumulation_steps: 4}", "needs training.batch_size beside it"),
         ("rollout: {parallel_envs: 16}", "agent tracks"),
@@ -125,7 +125,7 @@ def test_batch_variables_multiply():
         resolve([], {"BATCH_SIZE": "big"})
 
 
-@pytest.mark.parametrize("name", ["DATA_PATH", "ENV_TYPE", "PARALLEL_ENVS"])
+@pytest.mark.parametrize("name", ["ENV_TYPE", "PARALLEL_ENVS"])
 def test_variables_of_later_features_are_refused(name):
     with pytest.raises(ConfigError, match=f"^{name}: "):
         resolve([], {name: "true"})
@@ -149,3 +149,24 @@ def test_no_alias_shadows_a_spelling_of_ours():
     own = {leaf.flag for leaf in leaves().values()} | {name for leaf in leaves().values() for name in leaf.env}
     own |= leaves().keys()
     assert not own & {name for _, name in ALIASES}
+
+
+@pytest.mark.parametrize(("name", "package"), [("binary", "openclaw_rl"), ("opd", "openclaw_opd")])
+def test_a_method_is_its_loss_and_its_rollout(name: str, package: str):
+    flags = ["--rollout-dir", "./rollouts", "--checkpoint-dir", "./ckpt", "--method", name, "--gpus", "2,3,4,5"]
+    resolution = resolve(flags, {})
+    config = resolution.config
+    assert config.plugin.custom_loss_function_path == f"{package}.custom_loss"
+    assert config.plugin.rollout_function_path == f"{package}.custom_rollout"
+    assert (str(config.server.rl_buffer_dir), str(config.checkpoint.save_dir)) == ("rollouts", "ckpt")
+    assert (config.cluster.train_gpus, config.cluster.num_train_ranks) == ("2,3,4,5", 4)
+    assert resolution.notices[-1] == "--gpus: taken as --train-gpus 2,3,4,5"
+
+
+def test_a_run_on_recorded_conversations_serves_nobody_and_has_a_store_of_its_own():
+    config = resolve(["--run-dir", "/run"], {"DATA_PATH": "talks.jsonl"}).config
+    assert (config.rollout.data_path, config.cluster.serve) == ("talks.jsonl", False)
+    assert str(config.server.rl_buffer_dir) == "/run/conversations"
+    assert config.rollout.max_staleness > 100_000
+    said = resolve(["--data-path", "t.jsonl", "--max-staleness", "3", "--rl-buffer-dir", "mine"], {}).config
+    assert (said.rollout.max_staleness, str(said.server.rl_buffer_dir)) == (3, "mine")

@@ -202,6 +202,10 @@ class ChatFormat:
                     ids.extend(self._encode_segment(segment))
         return tuple(ids)
 
+    def encode_plain(self, text: str) -> tuple[int, ...]:
+        """The ids of what somebody wrote: a control token that stands spelled out in it stays text."""
+        return self.encode(self._neutralise(text))
+
     def _encode_segment(self, segment: str) -> tuple[int, ...]:
         if (ids := self._segments.get(segment)) is None:
             ids = tuple(self._tokenise(segment))

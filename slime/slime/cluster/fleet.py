@@ -7,6 +7,7 @@ publish(adapter, version) ─▶ beside the base, the same way
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import replace
@@ -24,6 +25,7 @@ from slime.weights import is_adapter, read_manifest
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
+_LOOK_EVERY_S = 5.0
 
 
 class Fleet:
@@ -31,6 +33,7 @@ class Fleet:
 
     Args:
         gpus: what each engine may see; one entry an engine, empty = the CPU.
+        attached: engines that run already, in place of own ones; whoever started them keeps them running.
         lora: of the adapters that will be published.
     """
 
@@ -40,7 +43,7 @@ class Fleet:
         engine: EngineConfig,
         gpus: tuple[str, ...],
         log_dir: Path,
-        *,
+        attached: tuple[str, ...] = (),
         lora: LoraConfig = LoraConfig(),
     ) -> None:
         self._model = model
@@ -48,8 +51,8 @@ class Fleet:
         self._lora = lora
         self._published: tuple[Path, int] | None = None
         self._adapters: dict[str, tuple[Path, int]] = {}
-        ports = [free_port() for _ in gpus]
-        self.urls = [f"http://127.0.0.1:{port}" for port in ports]
+        ports = [] if attached else [free_port() for _ in gpus]
+        self.urls = list(attached) or [f"http://127.0.0.1:{port}" for port in ports]
         self.clients = [
             HttpEngine(
                 url,
@@ -61,7 +64,7 @@ class Fleet:
         ]
         self.children = [
             self._child(index, port, devices, log_dir / f"engine-{index}.log")
-            for index, (port, devices) in enumerate(zip(ports, gpus, strict=True))
+            for index, (port, devices) in enumerate(zip(ports, gpus, strict=bool(ports)))
         ]
 
     def _child(self, index: int, port: int, gpus: str, log_path: Path) -> Child:
@@ -74,7 +77,10 @@ class Fleet:
         return Child(f"engine {index}", EngineActor, arguments, lambda: self._catch_up(index))
 
     async def start(self) -> None:
+        """Returns when every engine generates. Raises EngineUnavailable when one does not."""
         await asyncio.gather(*(child.start() for child in self.children))
+        if not self.children:
+            await asyncio.gather(*(client.health() for client in self.clients))
 
     async def publish(self, weights_dir: Path, version: int) -> None:
         """Have every engine serve these weights; returns when those that are up do, and at least one is.
@@ -123,7 +129,14 @@ class Fleet:
                 await client.load_adapter(name, adapter_dir, version)
 
     async def supervise(self) -> None:
-        await asyncio.gather(*(child.supervise() for child in self.children))
+        """Own engines are started again when they end; attached ones, however they come back, get what is published."""
+        if self.children:
+            await asyncio.gather(*(child.supervise() for child in self.children))
+        while not self.children:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            for index in range(len(self.clients)):
+                with contextlib.suppress(EngineUnavailable):  # it is away; the next look may find it
+                    await self._catch_up(index)
 
     async def stop(self) -> None:
         await asyncio.gather(*(child.stop() for child in self.children))

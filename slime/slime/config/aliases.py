@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from slime.errors import ConfigError
+from slime.errors import ConfigError, nearest
 
 Values = dict[str, Any]
 """Settings by path: `{"loss.eps_clip": "0.1"}`."""
@@ -71,6 +71,9 @@ def resolve_aliases(where: str, given: Mapping[str, Any], sections: Collection[s
         else:
             yield Resolved(name, values, notice)
 
+
+METHODS = {"binary": "openclaw_rl", "opd": "openclaw_opd", "combine": "openclaw_combine"}
+"""What the published pages call a method, and the package that is it."""
 
 # ── Rules ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -171,9 +174,15 @@ def judge_model(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
 
 
 def method(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
-    if str(value) == "binary":
-        return {}, "binary is what openclaw-rl/ does"
-    raise ConfigError(f"{value!r} is not built yet; binary is")
+    package = METHODS.get(str(value))
+    if package is None:
+        raise ConfigError(f"{value!r} is not one of {', '.join(METHODS)}{nearest(str(value), METHODS)}")
+    paths = {
+        "custom_loss_function_path": f"{package}.custom_loss",
+        "rollout_function_path": f"{package}.custom_rollout",
+    }
+    flags = " ".join(f"--{name.replace('_', '-')} {path}" for name, path in paths.items())
+    return {f"plugin.{name}": path for name, path in paths.items()}, f"taken as {flags}"
 
 
 def _is_off(value: Any) -> bool:
@@ -217,6 +226,10 @@ _TABLE: list[Alias] = [
     _flag("--clip-range", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
     _flag("--num-judges", "judge", "`--majority-vote-n`", becomes("judge.majority_vote_n")),
     _flag("--consensus-threshold", "judge", "`--majority-vote-threshold`", becomes("judge.majority_vote_threshold")),
+    _flag("--method", "plugin", "the loss and the rollout of `binary`, `opd` or `combine`", method),
+    _flag("--rollout-dir", "server", "`--rl-buffer-dir`", becomes("server.rl_buffer_dir")),
+    _flag("--checkpoint-dir", "checkpoint", "`--save-dir`", becomes("checkpoint.save_dir")),
+    _flag("--gpus", "cluster", "`--train-gpus`", becomes("cluster.train_gpus")),
     _flag("--num-epochs", "trainer", "1, always", always("every sample is trained once", "1")),
     _flag("--async-collection", "rollout", "always", _ALWAYS_ASYNC),
     _flag("--max-turns", "rollout", "refused: agent tracks", _TRACKS),
@@ -266,12 +279,6 @@ _TABLE: list[Alias] = [
     _env("BATCH_SIZE", "rollout", "`--rollout-batch-size`, times `GRAD_ACCUM_STEPS`", times("GRAD_ACCUM_STEPS")),
     _env("GRAD_ACCUM_STEPS", "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
     _env("PPO_CLIP_RATIO", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-    _env(
-        "DATA_PATH",
-        "rollout",
-        "refused: offline conversations",
-        refused("training on conversation files is not built yet; unset it, start the run and talk to its server"),
-    ),
     *(
         _env(name, "rollout", "refused: agent tracks", _TRACKS)
         for name in (
@@ -301,7 +308,7 @@ _TABLE: list[Alias] = [
         "the model directory's own",
         same_as("model.checkpoint_path", "model.model_path"),
     ),
-    _yaml("training.method", "trainer", "`binary`", method),
+    _yaml("training.method", "plugin", "the loss and the rollout of `binary`, `opd` or `combine`", method),
     _yaml(
         "training.batch_size",
         "rollout",

@@ -21,11 +21,14 @@ from typing import Any, NoReturn
 
 from slime.config.aliases import ALIASES, resolve_aliases
 from slime.config.leaves import ENV_PREFIX, Leaf, build, convert, leaves, section_help
-from slime.config.sections import Config
+from slime.config.sections import Config, MonitorConfig
 from slime.config.yaml_file import read_yaml
 from slime.errors import ConfigError, nearest
 
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
+
+ANY_STALENESS = 1_000_000
+"""More updates than any run makes."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,12 @@ def _implied(values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
     for reason, count in (("cluster.train_gpus", "num_train_ranks"), ("cluster.rollout_gpus", "num_engines")):
         gpus = [gpu for gpu in values.get(reason, "").split(",") if gpu.strip()]
         implied.append((f"cluster.{count}", len(gpus), reason))
+    run_dir = values.get("monitor.run_dir", MonitorConfig.run_dir)
+    implied += [
+        ("server.rl_buffer_dir", run_dir / "conversations", "rollout.data_path"),
+        ("rollout.max_staleness", ANY_STALENESS, "rollout.data_path"),  # what was said before is as old as it is
+        ("cluster.serve", False, "rollout.data_path"),
+    ]
     return [(path, value, reason) for path, value, reason in implied if path not in values and values.get(reason)]
 
 

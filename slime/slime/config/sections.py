@@ -104,6 +104,8 @@ class RolloutConfig:
     max_staleness: int = option(4, "updates a sample may lag behind before it is dropped", ge=0)
     queue_capacity: int = option(256, "samples that may wait for the trainer", ge=1)
     lease_s: float = option(300.0, "how long a collector may hold a turn before another may take it", gt=0)
+    data_path: str = option("", "train offline on these and end: conversation files, a directory of them, or another run's buffer", env=("DATA_PATH",))
+    min_turns: int = option(1, "shortest conversation of --data-path that is trained, in turns", ge=1)
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ class ClusterConfig:
     num_train_ranks: int = option(1, "trainer ranks", ge=1)
     train_gpus: str = option("", "GPUs of the trainer ranks, e.g. 0,1,2,3; none: CPU", env=("TRAIN_GPUS",))
     rollout_gpus: str = option("", "GPUs of the engines, e.g. 4,5,6,7; none: CPU", env=("ROLLOUT_GPUS",))
+    serve: bool = option(True, "serve the policy with the run; no: another program does, or nobody")
     keep_serving: bool = option(False, "go on serving after the last update, until stopped")
     dashboard: bool = option(False, "start Ray's dashboard, on loopback")
 

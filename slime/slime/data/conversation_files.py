@@ -105,7 +105,7 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
     """
     for file in conversation_files(path):
         for line, value in _objects(file):
-            yield _conversation(value, f"{file}:{line}")
+            yield parse_conversation(value, f"{file}:{line}")
 
 
 # ── Files to objects ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +160,8 @@ def _parsed(text: str, place: str) -> Any:
 # ── Objects to conversations ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _conversation(value: Any, place: str) -> Conversation:
+def parse_conversation(value: Any, place: str) -> Conversation:
+    """The conversation that a JSON object is. Raises ConfigError, which begins with `place`."""
     _check_keys(value, _SESSION_KEYS, place)
     if ("turns" in value) == ("messages" in value):
         raise ConfigError(f'{place}: a conversation has either "turns" or "messages"')

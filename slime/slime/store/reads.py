@@ -191,6 +191,11 @@ def read_session(connection: sqlite3.Connection, session_id: str) -> list[Turn]:
     return TurnReader(connection).turns(seq for (seq,) in rows)
 
 
+def read_session_ids(connection: sqlite3.Connection) -> list[str]:
+    rows = connection.execute("SELECT session_id FROM turns GROUP BY session_id ORDER BY MIN(seq)")
+    return [session_id for (session_id,) in rows]
+
+
 def read_recent(connection: sqlite3.Connection, limit: int) -> list[Turn]:
     rows = connection.execute("SELECT seq FROM turns ORDER BY seq DESC LIMIT ?", (limit,)).fetchall()
     return TurnReader(connection).turns(seq for (seq,) in reversed(rows))

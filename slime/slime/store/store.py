@@ -258,6 +258,10 @@ class Store:
         """The turns of a conversation in the order they were stored, damaged ones left out."""
         return await self._read(partial(reads.read_session, session_id=session_id))
 
+    async def session_ids(self) -> list[str]:
+        """Every conversation, in the order in which they began."""
+        return await self._read(reads.read_session_ids)
+
     async def recent(self, limit: int) -> list[Turn]:
         """The newest `limit` turns, oldest of them first."""
         return await self._read(partial(reads.read_recent, limit=limit))

@@ -1,0 +1,193 @@
+"""Sessions out of a store and into another: every turn as it was, ids, log-probs and verdict among it.
+
+    Store ─ export_sessions ─▶ one JSON object a session ─ read_conversations ─▶ RecordedTurn ─ adopt ─▶ Store
+
+The object is a conversation of the published format (`data.conversation_files`), so whoever reads that reads this. What
+the format has no word for stands in each turn's `record`; ids and messages that a turn shares with the one before it
+are not written twice. What a store did with a turn (claims, updates) stays with the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from slime.data.conversation_files import Conversation, RecordedTurn
+from slime.errors import ConfigError
+from slime.store import Store
+from slime.store.records import decode_sampling
+from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
+
+
+async def export_sessions(store: Store, session_ids: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
+    """Each session (or those named) as a JSON object, in the order in which they began.
+
+    Raises:
+        ConfigError: a session that is named is not stored.
+    """
+    for session_id in session_ids or await store.session_ids():
+        turns = await store.session(session_id)
+        if not turns:
+            raise ConfigError(f"{store.path}: no session {session_id}")
+        written = []
+        before: Turn | None = None
+        for turn in turns:
+            written.append(await _written(store, turn, before))
+            before = turn if turn.kind.is_trainable else before
+        yield {"session_id": session_id, "turns": written}
+
+
+async def _written(store: Store, turn: Turn, before: Turn | None) -> dict[str, Any]:
+    """One turn; `before` is the main turn before it in the session."""
+    born = (await store.history(turn.turn_id))[0].target
+    is_final = turn.state is TurnState.ABORTED or turn.state is born is TurnState.EXCLUDED
+    state = turn.state if is_final else TurnState.SERVED
+    context = () if before is None else (*before.messages, before.reply)
+    goes_on = before is not None and len(turn.messages) > len(context) and turn.messages[: len(context)] == context
+    said = turn.messages[len(context) :] if goes_on else turn.messages
+    value: dict[str, Any] = {
+        "type": "main" if turn.kind.is_trainable else "side",
+        "prompt": list(said),
+        "response": turn.reply,
+        "trainable": turn.kind.is_trainable and state is TurnState.SERVED,
+    }
+    value |= {"goes_on": True} if goes_on else {}
+    value |= {"next_state": list(turn.next_state)} if turn.next_state else {}
+    value |= {"tools": list(turn.tools)}
+    verdict = await store.verdict(turn.turn_id)
+    return value | {"record": _record(turn, state, before, await store.next_states(turn.turn_id), verdict)}
+
+
+def _record(
+    turn: Turn,
+    state: TurnState,
+    before: Turn | None,
+    next_states: Sequence[tuple[str | None, Sequence[Message]]],
+    verdict: Verdict | None,
+) -> dict[str, Any]:
+    completion, details = turn.completion, dict(turn.details)
+    if turn.state is TurnState.EXCLUDED and state is not TurnState.EXCLUDED:
+        details.pop("reason", None)  # of the store that excluded it
+    kept = 0 if before is None else _shared(before.prompt_ids + before.completion.token_ids, turn.prompt_ids)
+    changed = {
+        field.name: getattr(turn.sampling, field.name)
+        for field in dataclasses.fields(SamplingParams)
+        if getattr(turn.sampling, field.name) != field.default
+    }
+    return {
+        "turn_id": turn.turn_id,
+        "parent_id": turn.parent_id,
+        "retry_of": turn.retry_of,
+        "kind": turn.kind,
+        "state": state,
+        "created_at": turn.created_at,
+        "prompt_ids": list(turn.prompt_ids[kept:]),
+        "prompt_ids_kept": kept,
+        "token_ids": list(completion.token_ids),
+        "logprobs": list(completion.logprobs),
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "versions": [[span.version, span.start, span.end] for span in completion.spans],
+        "sampling": changed,
+        "details": details,
+        "next_states": [[from_turn, list(messages)] for from_turn, messages in next_states],
+        "verdict": None if verdict is None else dataclasses.asdict(verdict),
+    }
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many leading ids two sequences have in common."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Adopted:
+    """What became of a session: turns stored, and turns that were there already."""
+
+    stored: int
+    known: int
+
+
+async def adopt(store: Store, conversation: Conversation) -> Adopted:
+    """Store a session that was exported, turn by turn as it was; harmless a second time.
+
+    Raises:
+        ConfigError: a turn was not exported, or its record is damaged.
+        StoreError: another turn has the same id.
+    """
+    turns = _restored(conversation)
+    records = {turn.turn_id: record for turn, record in turns}
+    answers = {  # by the turn whose request brought it
+        from_turn: (turn_id, tuple(messages))
+        for turn_id, record in records.items()
+        for from_turn, messages in record["next_states"]
+        if from_turn in records
+    }
+    stored = 0
+    for turn, _ in turns:
+        if await store.get(turn.turn_id) is not None:
+            await store.append(turn)  # the same turn is accepted, another one refused
+            continue
+        await store.append(turn, next_state_of=answers.get(turn.turn_id))
+        stored += 1
+        for from_turn, messages in records[turn.turn_id]["next_states"]:
+            if from_turn not in records:
+                await store.attach(turn.turn_id, tuple(messages))
+    for turn, _ in turns:
+        said = records[turn.turn_id].get("verdict")
+        if said is not None and await store.verdict(turn.turn_id) is None:
+            await store.revise_verdict(turn.turn_id, _verdict(said))
+    return Adopted(stored, len(turns) - stored)
+
+
+def _restored(conversation: Conversation) -> list[tuple[Turn, Mapping[str, Any]]]:
+    """Each turn of an exported session, with its record."""
+    turns: list[tuple[Turn, Mapping[str, Any]]] = []
+    before: Turn | None = None
+    for number, recorded in enumerate(conversation.turns, 1):
+        place = f"{conversation.place}: turn {number}"
+        if recorded.record is None:
+            raise ConfigError(f"{place}: it was not exported; --data-path trains on conversations without ids")
+        try:
+            turn = _turn(conversation.session_id, recorded, recorded.record, before)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{place}: its record is damaged: {type(error).__name__}: {error}") from error
+        turns.append((turn, recorded.record))
+        before = turn if turn.kind.is_trainable else before
+    return turns
+
+
+def _turn(session_id: str, recorded: RecordedTurn, record: Mapping[str, Any], before: Turn | None) -> Turn:
+    kept = int(record["prompt_ids_kept"])
+    fed = before.prompt_ids + before.completion.token_ids if before is not None else ()
+    if kept > len(fed):
+        raise ValueError(f"it keeps {kept} ids of a turn that has {len(fed)}")
+    return Turn(
+        turn_id=record["turn_id"],
+        session_id=session_id,
+        parent_id=record["parent_id"],
+        kind=TurnKind(record["kind"]),
+        messages=recorded.messages,
+        prompt_ids=fed[:kept] + tuple(record["prompt_ids"]),
+        completion=Completion(
+            tuple(record["token_ids"]),
+            tuple(record["logprobs"]),
+            record["text"],
+            record["finish_reason"],
+            tuple(VersionSpan(*span) for span in record["versions"]),
+        ),
+        sampling=decode_sampling(record["sampling"]),
+        reply=recorded.reply,
+        tools=recorded.tools,
+        state=TurnState(record["state"]),
+        retry_of=record["retry_of"],
+        created_at=record["created_at"],
+        details=record["details"],
+    )
+
+
+def _verdict(value: Mapping[str, Any]) -> Verdict:
+    return Verdict(**{**value, "votes": tuple(value.get("votes", ()))})
