@@ -5,7 +5,7 @@
     --custom-advantage-function-path      sets rollout_data["advantages"]
     --rollout-data-postprocess-path       may change advantages, rewards, loss masks
 
-They run once for all ranks. What they set as `advantages` is what the loss is given; `--advantage-estimator` is left out.
+They run once for all ranks. The loss is given the `advantages` that they set; `--advantage-estimator` is left out.
 """
 
 from __future__ import annotations
@@ -141,9 +141,10 @@ def _put(
     stream: Sequence[Any] | None, data: Mapping[str, Any], key: str, index: int, span: slice, length: int
 ) -> tuple[Any, ...]:
     values = torch.as_tensor(data[key][index], dtype=torch.float32).flatten().tolist()
-    if len(values) != span.stop - span.start:
+    num_tokens = span.stop - span.start
+    if len(values) != num_tokens:
         raise PluginError(
-            f"rollout_data[{key!r}][{index}] has {len(values)} entries for a response of {span.stop - span.start} tokens"
+            f"rollout_data[{key!r}][{index}] has {len(values)} entries for a response of {num_tokens} tokens"
         )
     if key == "loss_masks":
         values = [int(value > 0) for value in values]

@@ -20,6 +20,7 @@ from slime.judging.plugin import PluginJudge
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import ROLLOUT, load_rollout
 from slime.plugins.rewards import RewardHook, load_reward
+from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
 from slime.plugins.slime_sample import Group
 from slime.protocols import Engine
@@ -104,6 +105,7 @@ def plan_rollout(config: Config) -> RolloutPlan:
     loop: Loop = "slime" if not is_stream else "prompts" if "prompts" in call.asks_for else "live"
     check_hooks_are_called(plugin, loop)
     _check_settings(config, loop, path, has_source=has_source)
+    load_batch_hooks(plugin, plugin_settings(config))  # the learner loads them again
     reward = None
     if plugin.custom_rm_path:
         takes_groups = prompts.group_rm and loop != "live"
