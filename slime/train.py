@@ -30,8 +30,11 @@ from slime.cluster.session import ray_session
 from slime.cluster.teaching import hint_reader, hint_source, teaching
 from slime.config import Config, LossConfig, PluginConfig
 from slime.config.flags import as_flags
+from slime.config.sections import LoraConfig
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
+from slime.data.sample_queue import SampleQueue
+from slime.data.source_queue import SourceQueue
 from slime.engines.launch import free_port
 from slime.errors import ConfigError, EngineUnavailable, OpenClawError
 from slime.judging.chat_model import ChatModel, EngineModel
@@ -114,6 +117,7 @@ def check(config: Config) -> Plan:
         check_conversations(Path(config.rollout.data_path))
         if config.cluster.serve:
             raise ConfigError("--serve and --data-path: a run on recorded conversations serves nobody; leave out one")
+    _check_lora(config)
     load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
     return Plan(placement=place(config.cluster), sampling=sampling)
 
@@ -123,6 +127,29 @@ def _comparing(loss: LossConfig) -> str:
     if loss.advantage_estimator == "reinforce":
         return f"--baseline {loss.baseline}"
     return f"--advantage-estimator {loss.advantage_estimator}"
+
+
+def _check_lora(config: Config) -> None:
+    """Adapters that nobody can train or serve as they are asked for."""
+    lora = config.lora
+    if not lora.use_lora:
+        if lora != LoraConfig():
+            raise ConfigError("--lora-… and --adapter-per say what kind of adapter is trained: add --use-lora")
+        return
+    if lora.adapter_per == "user":
+        if lora.lora_publish == "merged":
+            raise ConfigError("--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out")
+        if config.checkpoint.save_interval > 1:
+            raise ConfigError("--adapter-per user: every update is saved; leave --save-interval out")
+        if config.loss.advantage_estimator == "ppo":
+            raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
+
+
+def _queue(config: Config) -> SampleQueue | None:
+    """The queue that a run needs beside the usual one."""
+    if not config.lora.use_lora or config.lora.adapter_per == "run":
+        return None
+    return SourceQueue(config.rollout.queue_capacity, config.rollout.max_staleness)
 
 
 async def train(config: Config, plan: Plan) -> None:
@@ -176,6 +203,7 @@ async def train(config: Config, plan: Plan) -> None:
             owner=OWNER,
             rollout_config=config.rollout,
             checkpoint_config=config.checkpoint,
+            queue=_queue(config),
             follower=prompts,
             until_drained=is_offline,
         )
@@ -289,7 +317,7 @@ def _rollout(
         "store": store,
         "judge": judge,
         "owner": OWNER,
-        "policy_version": lambda: pipeline.version,
+        "policy_version": lambda: pipeline.admitted_version,
         "config": config,
         **further,
     }

@@ -54,6 +54,7 @@ class Pipeline:
         rollout: opens the stream of samples; opened again if a trainer had to be restarted.
         publish: called right after the step that made the weights.
         follower: told what was trained and saved.
+        queue: between collecting and training; one of the configured size unless given.
         until_drained: nothing new will be stored: end when all of it is trained or excluded; the last update may
             take fewer samples than the others.
     """
@@ -70,6 +71,7 @@ class Pipeline:
         rollout_config: RolloutConfig,
         checkpoint_config: CheckpointConfig,
         follower: Follower | None = None,
+        queue: SampleQueue | None = None,
         until_drained: bool = False,
     ) -> None:
         self.version = 0
@@ -81,7 +83,7 @@ class Pipeline:
         self._owner = owner
         self._config = rollout_config
         self._save_interval = checkpoint_config.save_interval
-        self._queue = SampleQueue(rollout_config.queue_capacity, rollout_config.max_staleness)
+        self._queue = queue or SampleQueue(rollout_config.queue_capacity, rollout_config.max_staleness)
         self._in_training: tuple[str, ...] = ()
         self._unsaved: dict[int, tuple[str, ...]] = {}
         self._num_stale = 0
@@ -197,7 +199,8 @@ class Pipeline:
         return is_idle or counts[TurnState.JUDGED] <= len({*self._queue.turn_ids, *self._not_accounted})
 
     async def _step(self, batch: Batch, waited_s: float) -> None:
-        staleness = [self.version - sample.policy_version for sample in batch.samples]
+        now = self.version
+        staleness = [self._queue.version_of(sample, now) - sample.policy_version for sample in batch.samples]
         began = time.monotonic()
         report = await self._learner.train(batch)
         trained = time.monotonic()
@@ -213,6 +216,7 @@ class Pipeline:
             metrics |= await self._make_true(report.step)
         metrics |= await self._follow(report.step)
         self.version = report.step
+        self._queue.trained(batch.groups)
         metrics |= {
             "train/seconds": trained - began,
             "queue/wait_s": waited_s,
@@ -251,6 +255,11 @@ class Pipeline:
         return metrics
 
     @property
+    def admitted_version(self) -> int:
+        """The version that a turn is compared with before it is judged; too old, it is not."""
+        return self._queue.admitted_version(self.version)
+
+    @property
     def num_pending(self) -> int:
         """Samples that wait for the trainer or that it is training: what is sampled now is trained after them."""
         return len(self._queue) + self._num_in_training
@@ -265,6 +274,9 @@ class Pipeline:
         undone = await self._store.rewind(resumed.step)
         if resumed.weights_dir is not None:
             await self._publish(resumed.weights_dir, resumed.step)
+        for weights_dir, version in resumed.adapters.values():
+            await self._publish(weights_dir, version)
+        self._queue.restore({name: version for name, (_, version) in resumed.adapters.items()})
         self.version = resumed.step
         self._unsaved.clear()
         self._unsaved_groups.clear()

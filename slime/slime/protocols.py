@@ -7,7 +7,7 @@ A scripted implementation of each ships with the library (`engines.scripted`, `j
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -103,11 +103,13 @@ class Resumed:
     Attributes:
         consumed: the turns that the updates since the checkpoint before it consumed, by the step that did.
         weights_dir: what engines are to serve as version `step`; None at step 0, where it is the model as given.
+        adapters: with adapters for each user, their directories and versions by name.
     """
 
     step: int
     consumed: dict[int, tuple[str, ...]]
     weights_dir: Path | None
+    adapters: dict[str, tuple[Path, int]] = field(default_factory=dict)
 
 
 class Learner(Protocol):

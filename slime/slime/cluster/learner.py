@@ -25,8 +25,9 @@ from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Resumed
 from slime.trainers.torch.checkpoint import servable
+from slime.trainers.torch.per_user import UserTrainers
 from slime.trainers.torch.ranks import join_ranks
-from slime.trainers.torch.trainer import build_trainer
+from slime.trainers.torch.trainer import TorchTrainer, build_trainer
 from slime.types import Batch, TrainReport
 
 
@@ -39,7 +40,9 @@ class Rank:
         if world_size > 1:
             join_ranks(rank, world_size, address)
         self._checkpoints = config.checkpoint
-        self._trainer = build_trainer(config, rank=rank, world_size=world_size)
+        trainer = build_trainer(config, rank=rank, world_size=world_size)
+        is_shared = not config.lora.use_lora or config.lora.adapter_per == "run"
+        self._trainer: TorchTrainer | UserTrainers = trainer if is_shared else UserTrainers(trainer)
 
     def pid(self) -> int:
         return os.getpid()

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slime.types import SampleGroup
+from slime.types import Sample, SampleGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,7 @@ class SampleQueue:
         """
         async with self._changed:
             await self._changed.wait_for(lambda: self._has_stale(version) or len(self) >= num_samples)
-            stale = tuple(group for group in self._groups if self._is_stale(group, version))
-            if stale:
-                self._groups = deque(group for group in self._groups if not self._is_stale(group, version))
+            stale = self._remove_stale(version)
             groups: list[SampleGroup] = []
             if len(self) >= num_samples:
                 taken = 0
@@ -91,8 +90,30 @@ class SampleQueue:
         """What there is, however little, without waiting: for when nothing more will come."""
         return await self.take(len(self), version)
 
+    def version_of(self, sample: Sample, version: int) -> int:
+        """The version of the policy that trains a sample, when the run's is `version`."""
+        return version
+
+    def admitted_version(self, version: int) -> int:
+        """What a turn is to be compared with before it is judged."""
+        return version
+
+    def trained(self, groups: Sequence[SampleGroup]) -> None:
+        """These groups made an update."""
+
+    def restore(self, versions: Mapping[str, int]) -> None:
+        """Go on from the versions of policies that sources have of their own; here they have none."""
+
+    def _remove_stale(self, version: int) -> tuple[SampleGroup, ...]:
+        stale = tuple(group for group in self._groups if self._is_stale(group, version))
+        if stale:
+            self._groups = deque(group for group in self._groups if not self._is_stale(group, version))
+        return stale
+
     def _is_stale(self, group: SampleGroup, version: int) -> bool:
-        return any(version - sample.policy_version > self.max_staleness for sample in group.samples)
+        return any(
+            self.version_of(sample, version) - sample.policy_version > self.max_staleness for sample in group.samples
+        )
 
     def _has_stale(self, version: int) -> bool:
         return any(self._is_stale(group, version) for group in self._groups)

@@ -54,6 +54,7 @@ class Policy:
     Attributes:
         is_flat: whether documents may lie end to end in one forward pass.
         lora: the adapter's layers; None when all weights are trained.
+        adapter_name: what the adapter is published as.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Policy:
         self._shape_logits = _logit_shaping(self.model.config)
         self.is_flat = False
         self._choose_attention(str(model_dir))
+        self.adapter_name = ADAPTER_NAME
         self.lora: LoraLayers | None = None
         if lora is not None:
             self._base = fingerprint(model_dir)
@@ -125,7 +127,7 @@ class Policy:
             return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir)
         dropout = self._settings.lora_dropout
         adapter = self.lora.adapter()
-        return write_adapter(adapter, weights_dir, name=ADAPTER_NAME, version=version, base=self._base, dropout=dropout)
+        return write_adapter(adapter, weights_dir, name=self.adapter_name, version=version, base=self._base, dropout=dropout)
 
     def load(self, weights_dir: Path) -> None:
         """Take over what another policy of the same model wrote, in place; its hashes are not checked.

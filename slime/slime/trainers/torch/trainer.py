@@ -181,6 +181,21 @@ class TorchTrainer:
             keep=self._keep,
         )
 
+    def start_anew(self, adapter_name: str) -> None:
+        """Begin with a new adapter at step 0, as though the run had just started.
+
+        Raises:
+            TrainerError: all weights are trained, or a critic beside them: there is no way back.
+        """
+        if self._policy.lora is None or self._critic is not None:
+            raise TrainerError("only a run that trains an adapter, and nothing beside it, can begin anew")
+        self._policy.lora.reset()
+        self._policy.adapter_name = adapter_name
+        self._optimizer.restore({}, num_steps=0, num_skipped=0)
+        self._baseline.restore({})
+        torch.manual_seed(self._config.seed)
+        self.step, self.consumed = 0, {}
+
     @property
     def _publishes_merged(self) -> bool:
         return self._lora.use_lora and self._lora.lora_publish == "merged"
