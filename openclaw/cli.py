@@ -3,12 +3,16 @@
     openclaw-rl demo                                watch a small model learn from the people who talk to it
     openclaw-rl tiny-model DIR                      make that model
     openclaw-rl replay-traffic requests.jsonl.gz    feed recorded requests to the capture code
+    openclaw-rl judge calibrate --judge-url URL     see how well a judge agrees with people
+    openclaw-rl export rl_buffer > talks.jsonl      conversations out of a buffer, ids and log-probs among them
+    openclaw-rl import talks.jsonl rl_buffer        and into one
 
 The server is `python -m openclaw.server`, a training run `python slime/train.py`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -60,6 +64,54 @@ def replay_traffic(
 
     for answer in replay(file, strip_identity=without_identity):
         sys.stdout.write(json.dumps(answer) + "\n")
+
+
+@app.command("export")
+def export_conversations(
+    buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="where to write; stdout when left out")] = None,
+    session: Annotated[list[str] | None, typer.Option(metavar="ID", help="only this one; may be repeated")] = None,
+) -> None:
+    """Write stored conversations as JSON lines, losing nothing of a turn: the format that DATA_PATH reads."""
+    from slime.rollout.transfer import check_store, write_sessions
+
+    check_store(buffer)
+    with out.open("wb") if out else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as file:
+        number = asyncio.run(write_sessions(buffer, session or (), file))
+    print(f"{number} conversations written", file=sys.stderr)
+
+
+@app.command("import")
+def import_conversations(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="what export wrote, or a directory of that")],
+    buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir; made if need be")],
+) -> None:
+    """Store exported conversations as they were; those that are there already stay as they are."""
+    from slime.rollout.transfer import read_sessions
+
+    adopted = asyncio.run(read_sessions(path, buffer))
+    print(f"{adopted.stored} turns stored, {adopted.known} were there", file=sys.stderr)
+
+
+judge = typer.Typer(no_args_is_help=True, help="Look at judges.", pretty_exceptions_enable=False)
+app.add_typer(judge, name="judge")
+
+
+@judge.command("calibrate", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def judge_calibrate(
+    context: typer.Context,
+    labelled: Annotated[
+        Path | None, typer.Option("--labelled", metavar="FILE", help="labelled reactions; the set that ships if none")
+    ] = None,
+) -> None:
+    """Have a judge judge labelled reactions: agreement, kappa, confusion. Takes the judge's flags, as training does."""
+    import asyncio
+
+    from slime.judging.calibration import LABELLED
+
+    from openclaw.calibration import run_calibration
+
+    asyncio.run(run_calibration(labelled or LABELLED, context.args))
 
 
 def main() -> None:

@@ -29,10 +29,9 @@ from slime.data.conversation_files import (
 )
 from slime.errors import EngineRejected, RenderError
 from slime.protocols import Engine
-from slime.rollout.transfer import adopt, export_sessions
+from slime.rollout.transfer import adopt, export_sessions, is_store
 from slime.store import Store
 from slime.store.records import encode_json
-from slime.store.store import FILE_NAME
 from slime.types import Completion, SamplingParams, Turn, TurnKind, VersionSpan
 
 log = logging.getLogger(__name__)
@@ -118,16 +117,12 @@ async def import_conversations(
 
 def check_conversations(path: Path) -> None:
     """Raises ConfigError, in one line, if there is nothing to read at `path`; its contents are not looked at."""
-    if not _is_store(path):
+    if not is_store(path):
         conversation_files(path)
 
 
-def _is_store(path: Path) -> bool:
-    return path.suffix == ".sqlite3" or (path / FILE_NAME).is_file()
-
-
 async def _conversations(path: Path) -> AsyncIterator[Conversation]:
-    if not _is_store(path):
+    if not is_store(path):
         for conversation in read_conversations(path):
             yield conversation
         return

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from slime.data.conversation_files import Conversation, RecordedTurn
+from slime.data.conversation_files import Conversation, RecordedTurn, read_conversations
 from slime.errors import ConfigError
 from slime.store import Store
-from slime.store.records import decode_sampling
+from slime.store.records import decode_sampling, encode_json
+from slime.store.store import FILE_NAME
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
 
@@ -191,3 +193,38 @@ def _turn(session_id: str, recorded: RecordedTurn, record: Mapping[str, Any], be
 
 def _verdict(value: Mapping[str, Any]) -> Verdict:
     return Verdict(**{**value, "votes": tuple(value.get("votes", ()))})
+
+
+# ── Files ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def write_sessions(buffer_dir: Path, session_ids: Sequence[str], file: BinaryIO) -> int:
+    """Write sessions of a store as JSON lines, all of them if none is named; returns how many."""
+    check_store(buffer_dir)
+    number = 0
+    async with Store.open(buffer_dir, appends=False) as store:
+        async for session in export_sessions(store, session_ids):
+            file.write(encode_json(session) + b"\n")
+            number += 1
+    return number
+
+
+async def read_sessions(path: Path, buffer_dir: Path) -> Adopted:
+    """Store what `write_sessions` wrote, from a file or a directory of files. Raises as `adopt` does."""
+    stored = known = 0
+    async with Store.open(buffer_dir) as store:
+        for conversation in read_conversations(path):
+            adopted = await adopt(store, conversation)
+            stored, known = stored + adopted.stored, known + adopted.known
+    return Adopted(stored, known)
+
+
+def is_store(path: Path) -> bool:
+    """Whether there is a store at a path: a buffer directory, or its file."""
+    return (path if path.suffix == ".sqlite3" else path / FILE_NAME).is_file()
+
+
+def check_store(path: Path) -> None:
+    """Raises ConfigError if there is none, where opening one would make it."""
+    if not is_store(path):
+        raise ConfigError(f"{path}: no turns are stored there; give the directory of --rl-buffer-dir")
