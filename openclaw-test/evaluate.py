@@ -21,7 +21,7 @@ from pathlib import Path
 
 from openai import OpenAIError
 from openclaw_test.assistants import ServedAssistant
-from openclaw_test.divergence import Scored, kl_to, sample_scored
+from openclaw_test.divergence import kl_to, sample_scored
 from openclaw_test.eval_view import write_report
 from openclaw_test.personas import Scale, chosen, personas, scale_of
 from openclaw_test.problems import random_problem
@@ -32,10 +32,10 @@ from openclaw_test.trial import Plan, drifts, run_trial
 from openclaw_test.users import ScriptedUser
 from rich.console import Console
 from slime.config.sections import EngineConfig
-from slime.engines.client import HttpEngine
 from slime.engines.launch import Backend
 from slime.errors import ConfigError, OpenClawError, nearest
 from slime.monitor import configure_logging
+from slime.types import Message
 
 TASKS = ("conversation", *SUITES)
 NUM_DIVERGENCE = 60
@@ -213,7 +213,17 @@ async def evaluate_model(
         evaluated = await evaluate_served(served, given, settings)
         if base is not None and evaluated.results:
             assert served.engine is not None
-            scored = [await _own_replies(served.engine, model_dir, settings, seed) for seed in settings.seeds]
+            max_tokens = settings.scale.max_tokens
+            scored = [
+                await sample_scored(
+                    served.engine,
+                    model_dir,
+                    unasked_conversations(settings.plan, seed),
+                    max_tokens=max_tokens,
+                    seed=seed,
+                )
+                for seed in settings.seeds
+            ]
     if base is not None and evaluated.results:
         async with running_engine(base, log_dir / "base-engine.log", engine, backend) as base_engine:
             kls = [await kl_to(base_engine, replies) for replies in scored]
@@ -244,16 +254,14 @@ async def evaluate_served(served: Served, name: str, settings: Settings) -> Eval
     return Evaluated(name, settings.plan, results, suites)
 
 
-async def _own_replies(engine: HttpEngine, model_dir: Path, settings: Settings, seed: int) -> list[Scored]:
-    """What the model says to held-out problems of all its users."""
-    who = settings.plan.personas
+def unasked_conversations(plan: Plan, seed: int) -> list[list[Message]]:
+    """Held-out problems as the users of a plan would ask them, in turn: what the KL is measured on."""
     rng = random.Random(f"divergence {seed}")
     conversations = []
     for number in range(NUM_DIVERGENCE):
-        user = ScriptedUser("divergence", who[number % len(who)], seed=rng.getrandbits(31))
+        user = ScriptedUser("divergence", plan.personas[number % len(plan.personas)], seed=rng.getrandbits(31))
         conversations.append(user.opening(random_problem(rng, "held_out")))
-    max_tokens = settings.scale.max_tokens
-    return await sample_scored(engine, model_dir, conversations, max_tokens=max_tokens, seed=seed)
+    return conversations
 
 
 if __name__ == "__main__":

@@ -1,0 +1,227 @@
+"""Compare methods and baselines: which learns what people like, in how many sessions, and at what cost.
+
+    python -m openclaw_test.compare --model-dir runs/tiny-model --arms all --seeds 5
+
+    every arm × every seed ─┬ baseline ─▶ engine and server on the model as it is ─▶ trial ─┐
+                            └ method ─▶ slime/train.py ─▶ trial in step with the trainer ───┴─▶ results/ARM-SEED.json
+    all results ─▶ report.json, table.txt, curves.png
+
+What a seed is told and asked is the same for every arm. Finished results are kept: the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI, OpenAIError
+from openclaw_test.assistants import Assistant, ServedAssistant
+from openclaw_test.divergence import Scored, kl_to, sample_scored
+from openclaw_test.eval_view import write_report
+from openclaw_test.evaluate import add_conversation_flags, plan_of, scale_for, unasked_conversations, weights_dir
+from openclaw_test.lockstep import LockStep
+from openclaw_test.methods import Baseline, Method, baselines, chosen_arms
+from openclaw_test.personas import Scale
+from openclaw_test.scoring import HeldOut, SeedResult
+from openclaw_test.serving import running_engine, serve_model
+from openclaw_test.sessions import Session
+from openclaw_test.training_run import TrainingRun
+from openclaw_test.trial import Plan, run_trial
+from rich.console import Console
+from slime.config.sections import EngineConfig
+from slime.errors import ConfigError, OpenClawError
+from slime.monitor import configure_logging
+from slime.store import Store
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is the same for all arms."""
+
+    model_dir: Path
+    output_dir: Path
+    plan: Plan
+    scale: Scale
+    temperature: float
+    seeds: tuple[int, ...]
+    updates: int
+    batch_size: int
+    train_flags: tuple[str, ...]
+
+    def assistant(self, client: AsyncOpenAI, model: str, *, is_captured: bool) -> ServedAssistant:
+        """The model behind `client`."""
+        return ServedAssistant(
+            client,
+            model,
+            max_tokens=self.scale.max_tokens,
+            temperature=self.temperature,
+            is_captured=is_captured,
+        )
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """What a kept result must have been made with."""
+        plan = self.plan
+        return {
+            "format": _FORMAT,
+            "model_dir": str(self.model_dir),
+            "who": [[persona.name for persona in phase] for phase in plan.phases],
+            "counts": [plan.num_sessions, plan.num_questions, plan.num_users, self.updates, self.batch_size],
+            "replies": [self.scale.min_tokens, self.scale.max_tokens, self.temperature],
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: what goes wrong is one line on stderr, with exit code 2 if it was asked for wrongly."""
+    try:
+        options = _parse(arguments)
+        configure_logging("warning", options.output_dir / "logs" / "compare.log")
+        asyncio.run(_run(options))
+    except (OpenClawError, OpenAIError) as error:
+        print(f"openclaw_test.compare: error: {error}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "openclaw_test.compare", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("--model-dir", required=True, help="the model that all start from")
+    parser.add_argument("--arms", default="all", help="methods and baselines, with commas")
+    parser.add_argument("--method-dir", nargs="*", default=[], help="further methods: folders with loss and rollout")
+    add_conversation_flags(parser)
+    parser.add_argument("--updates", type=int, default=16, help="updates at which training ends, if sessions last")
+    parser.add_argument("--batch-size", type=int, default=16, help="effective samples of an update")
+    parser.add_argument("--best-of", type=int, default=4, help="replies that best-of-n chooses from")
+    parser.add_argument("--train-flags", default="", help="further flags of slime/train.py for every method")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/compare"), help="results, table and curves")
+    parser.set_defaults(sessions=160, seeds=5)
+    return parser.parse_args(arguments)
+
+
+async def _run(options: argparse.Namespace) -> None:
+    model_dir = weights_dir(options.model_dir)
+    scale = scale_for(options, str(model_dir))
+    if min(options.updates, options.batch_size, options.best_of) < 1:
+        raise ConfigError("--updates, --batch-size and --best-of must be at least 1")
+    comparison = Comparison(
+        model_dir=model_dir,
+        output_dir=options.output_dir.resolve(),
+        plan=plan_of(options, scale),
+        scale=scale,
+        temperature=options.temperature,
+        seeds=tuple(range(options.seed, options.seed + options.seeds)),
+        updates=options.updates,
+        batch_size=options.batch_size,
+        train_flags=tuple(options.train_flags.split()),
+    )
+    still, methods = chosen_arms(options.arms, baselines(options.best_of), options.method_dir)
+    by_arm = await compare(comparison, still, methods)
+    shown = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    rows = [row for arm, results in by_arm.items() for row in comparison.plan.rows(arm, results)]
+    write_report(comparison.output_dir, shown | dataclasses.asdict(scale), rows, {})
+
+
+async def compare(
+    comparison: Comparison, still: Mapping[str, Baseline], methods: Mapping[str, Method]
+) -> dict[str, list[SeedResult]]:
+    """Every arm with every seed, one after the other; what has been done before is read, not done again."""
+    console = Console(stderr=True)
+    done: dict[str, list[SeedResult]] = {}
+    for arm in (*still, *methods):
+        done[arm] = []
+        for seed in comparison.seeds:
+            file = comparison.output_dir / "results" / f"{arm}-{seed}.json"
+            result = _kept(file, comparison)
+            if result is None:
+                console.print(f"{arm}, seed {seed} …")
+                run = _try_still(comparison, still[arm], seed) if arm in still else None
+                result = await (run or _train(comparison, methods[arm], seed))
+                _keep(file, comparison, result)
+            done[arm].append(result)
+    return done
+
+
+async def _try_still(comparison: Comparison, baseline: Baseline, seed: int) -> SeedResult:
+    """A baseline: the model stays as it is."""
+    log_dir = comparison.output_dir / "logs" / "baselines"
+    async with serve_model(comparison.model_dir, log_dir, EngineConfig()) as served:
+        inner = comparison.assistant(served.client, served.model, is_captured=False)
+        result = await run_trial(comparison.plan, lambda users: baseline(inner, users), seed)
+    return dataclasses.replace(result, kl=0.0)  # it is the base model
+
+
+async def _train(comparison: Comparison, method: Method, seed: int) -> SeedResult:
+    """A method: the model learns from the sessions, which wait for it."""
+    run_dir = comparison.output_dir / "runs" / f"{method.name}-{seed}"
+    if run_dir.exists():  # of a comparison that was interrupted; sessions cannot be taken up in their middle
+        shutil.rmtree(run_dir)
+    flags = [
+        *method.flags(),
+        *("--rollout-batch-size", str(comparison.batch_size), "--num-rollout", str(comparison.updates)),
+        *("--seed", str(seed), *comparison.train_flags),
+    ]
+    half = comparison.updates - comparison.updates // 2
+    targets = (half, comparison.updates) if comparison.plan.drift else (comparison.updates,)
+    async with (
+        TrainingRun(comparison.model_dir, run_dir, flags) as run,
+        AsyncOpenAI(base_url=run.base_url, api_key="local", max_retries=5) as client,
+        Store.open(run.buffer_dir, appends=False) as store,
+    ):
+        name = (await client.models.list()).data[0].id
+        captured: Assistant = comparison.assistant(client, name, is_captured=True)
+        result = await run_trial(
+            comparison.plan,
+            lambda _: captured,
+            seed,
+            settle=LockStep(run, store, comparison.batch_size, targets),
+            probe=comparison.assistant(client, name, is_captured=False),
+        )
+        num_updates = run.step
+    weights = run_dir / "checkpoints" / "checkpoint-latest" / "weights"
+    kl = await _kl(comparison, weights, seed, run_dir / "logs") if num_updates else 0.0
+    return dataclasses.replace(result, kl=kl, num_updates=num_updates)
+
+
+async def _kl(comparison: Comparison, weights: Path, seed: int, log_dir: Path) -> float:
+    """How far the trained weights are from where they started."""
+    asked = unasked_conversations(comparison.plan, seed)
+    async with running_engine(weights, log_dir / "trained-engine.log", EngineConfig()) as engine:
+        scored: list[Scored] = await sample_scored(
+            engine, weights, asked, max_tokens=comparison.scale.max_tokens, seed=seed
+        )
+    async with running_engine(comparison.model_dir, log_dir / "base-engine.log", EngineConfig()) as engine:
+        return await kl_to(engine, scored)
+
+
+def _keep(file: Path, comparison: Comparison, result: SeedResult) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps({"mark": comparison.mark, **dataclasses.asdict(result)}, indent=1), encoding="utf-8")
+    partial.replace(file)
+
+
+def _kept(file: Path, comparison: Comparison) -> SeedResult | None:
+    """The result in the file, if it was made with the same settings."""
+    if not file.exists():
+        return None
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    if kept.pop("mark") != comparison.mark:
+        return None
+    kept["sessions"] = [Session(**session) for session in kept["sessions"]]
+    kept["held_out"] = {name: HeldOut(**held) for name, held in kept["held_out"].items()}
+    return SeedResult(**kept)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,61 @@
+"""Users and trainer in step: nobody starts a session before what was said in the last one has been learned from.
+
+    round of sessions ─▶ LockStep ─▶ all of it judged? fewer samples left than an update takes? ─▶ next round
+
+Without it, how many sessions a method needs would be a matter of how fast the machine trains. The loops themselves are
+those of any run: server, store, judge and trainer know nothing of being waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from openclaw_test.training_run import TrainingRun
+from slime.errors import TrainerError
+from slime.store import Store
+from slime.types import TurnState
+
+_POLL_S = 0.05
+_SETTLE_S = 300.0
+
+
+class LockStep:
+    """A `settle` for `sessions.hold_rounds`.
+
+    Args:
+        store: the run's, opened for reading.
+        batch_size: effective samples of one update.
+        targets: updates after which a phase ends, one for each phase, e.g. `(8, 16)`.
+    """
+
+    def __init__(self, run: TrainingRun, store: Store, batch_size: int, targets: Sequence[int]) -> None:
+        self._run = run
+        self._store = store
+        self._batch_size = batch_size
+        self._targets = list(targets)
+
+    async def __call__(self) -> bool:
+        """Wait until the run has caught up; False when the phase has had its updates.
+
+        Raises:
+            TrainerError: the run ended, or did not catch up in five minutes.
+        """
+        deadline = time.monotonic() + _SETTLE_S
+        while not await self._has_caught_up():
+            self._run.check()
+            if time.monotonic() > deadline:
+                raise TrainerError(f"the run did not catch up in {_SETTLE_S:g} s; see {self._run.run_dir / 'logs'}")
+            await asyncio.sleep(_POLL_S)
+        if self._run.step < self._targets[0]:
+            return True
+        self._targets = self._targets[1:] or self._targets
+        return False
+
+    async def _has_caught_up(self) -> bool:
+        if self._run.step >= self._targets[-1]:  # no further update is to come, whatever waits
+            return True
+        counts = await self._store.counts()
+        unjudged = counts.get(TurnState.READY, 0) + counts.get(TurnState.CLAIMED, 0)
+        return not unjudged and counts.get(TurnState.JUDGED, 0) < self._batch_size

@@ -1,0 +1,125 @@
+"""Comparing methods: who takes part, what is kept, and users who wait until the trainer has caught up."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from openclaw_test import compare
+from openclaw_test.compare import Comparison, _keep, _kept
+from openclaw_test.lockstep import LockStep
+from openclaw_test.methods import METHODS, baselines, chosen_arms
+from openclaw_test.personas import TINY, chosen
+from openclaw_test.scoring import HeldOut, SeedResult
+from openclaw_test.sessions import Session
+from openclaw_test.trial import Plan
+from slime.errors import ConfigError, TrainerError
+from slime.types import TurnState
+
+KNOWN = baselines(4)
+
+
+def comparison(output_dir: Path, updates: int = 16) -> Comparison:
+    plan = Plan(tuple(chosen("student", 34)), num_sessions=9, num_questions=10)
+    return Comparison(Path("/model"), output_dir, plan, TINY, 1.0, (0, 1), updates, 16, ())
+
+
+def test_arms_are_chosen_by_name_and_a_misspelt_one_is_named():
+    still, methods = chosen_arms("memory,binary-rl", KNOWN)
+    assert (list(still), list(methods)) == (["memory"], ["binary-rl"])
+    still, methods = chosen_arms("all", KNOWN)
+    assert (list(still), list(methods)) == (["untrained", "memory", "best-of-4"], ["binary-rl", "opd", "combine"])
+    with pytest.raises(ConfigError, match="did you mean combine"):
+        chosen_arms("combin", KNOWN)
+
+
+def test_a_method_is_its_folder(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"custom_loss\.py is not there"):
+        chosen_arms("all", KNOWN, [str(tmp_path)])
+    for name in ("custom_loss.py", "custom_rollout.py"):
+        (tmp_path / name).write_text("")
+    _, methods = chosen_arms(tmp_path.name, KNOWN, [str(tmp_path)])
+    assert str(tmp_path / "custom_loss.py") in methods[tmp_path.name].flags()
+    for method in METHODS.values():
+        assert Path(method.flags()[1]).is_file()
+
+
+def test_results_are_kept_and_taken_for_the_same_question_only(tmp_path: Path):
+    file = tmp_path / "results" / "memory-0.json"
+    asked = comparison(tmp_path)
+    session = Session("student-0", "student", 0, "It comes to 7.", True, True, 1, 6)
+    result = SeedResult(0, [session], {"student": HeldOut(10, 9, 8, 7.5, 0.0)}, kl=0.25, num_updates=16)
+    assert _kept(file, asked) is None
+    _keep(file, asked, result)
+    assert _kept(file, asked) == result
+    assert _kept(file, comparison(tmp_path, updates=8)) is None
+    assert asked.plan.rows("memory", [result, dataclasses.replace(result, seed=1)])[0].kl is not None
+
+
+class Run:
+    """What `LockStep` sees of a training run and of its store."""
+
+    run_dir = Path("/run")
+
+    def __init__(self, *states: tuple[int, dict[TurnState, int]]) -> None:
+        self._states = list(states)
+
+    @property
+    def step(self) -> int:
+        return self._states[0][0]
+
+    async def counts(self) -> dict[TurnState, int]:
+        state = self._states[0][1]
+        if len(self._states) > 1:
+            self._states.pop(0)
+        return state
+
+    def check(self) -> None:
+        if self.step < 0:
+            raise TrainerError("ended")
+
+
+def in_step(run: Run, *targets: int) -> LockStep:
+    return LockStep(run, run, 4, targets)  # type: ignore[arg-type]
+
+
+async def test_a_round_waits_for_judges_and_for_the_update_that_is_due():
+    run = Run(
+        (0, {TurnState.READY: 1, TurnState.JUDGED: 3}),
+        (0, {TurnState.CLAIMED: 1, TurnState.JUDGED: 3}),
+        (0, {TurnState.JUDGED: 4}),
+        (1, {TurnState.TRAINED: 4}),
+    )
+    assert await asyncio.wait_for(in_step(run, 2)(), 5)
+    assert run.step == 1
+
+
+async def test_a_phase_ends_with_its_updates_and_the_next_goes_on():
+    settle = in_step(Run((2, {})), 2, 4)
+    assert [await settle(), await settle()] == [False, True]
+    assert not await in_step(Run((4, {TurnState.JUDGED: 9})), 4)()
+
+
+async def test_a_run_that_ended_is_not_waited_for():
+    with pytest.raises(TrainerError, match="ended"):
+        await in_step(Run((-1, {TurnState.READY: 1})), 2)()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_method_and_a_baseline_on_the_tiny_model(tmp_path: Path, tiny_model_dir: Path):
+    """One update is no proof of anything, but everything on the way to the table is passed through."""
+    flags = ["--persona", "student", "--sessions", "6", "--seeds", "1", "--updates", "1", "--batch-size", "4"]
+    flags += ["--model-dir", str(tiny_model_dir), "--arms", "memory,binary-rl", "--questions", "20"]
+    compare.main([*flags, "--output-dir", str(tmp_path)])
+    written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    memory, trained = written["rows"]
+    assert (memory["assistant"], trained["assistant"]) == ("memory", "binary-rl")
+    assert memory["satisfaction"]["mean"] >= 0.7
+    assert (trained["updates"], trained["kl"]["mean"] > 0) == (1, True)
+    assert trained["accuracy"]["mean"] >= 0.7
+    assert len(trained["curve"]) < 6  # the sessions ended with the update
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
