@@ -125,9 +125,14 @@ class Policy:
         if self.lora is None or self._settings is None:
             tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self.model.state_dict())
             return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir)
-        dropout = self._settings.lora_dropout
-        adapter = self.lora.adapter()
-        return write_adapter(adapter, weights_dir, name=self.adapter_name, version=version, base=self._base, dropout=dropout)
+        return write_adapter(
+            self.lora.adapter(),
+            weights_dir,
+            name=self.adapter_name,
+            version=version,
+            base=self._base,
+            dropout=self._settings.lora_dropout,
+        )
 
     def load(self, weights_dir: Path) -> None:
         """Take over what another policy of the same model wrote, in place; its hashes are not checked.
