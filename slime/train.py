@@ -27,7 +27,7 @@ from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import Placement, place
 from slime.cluster.session import ray_session
-from slime.cluster.teaching import hint_reader, hint_source, teaching
+from slime.cluster.teaching import teaching
 from slime.config import Config, LossConfig, PluginConfig
 from slime.config.flags import as_flags
 from slime.config.sections import LoraConfig
@@ -47,6 +47,7 @@ from slime.plugins.calling import NamedCall
 from slime.plugins.losses import load_loss
 from slime.plugins.rewards import RewardHook
 from slime.protocols import Judge
+from slime.rollout.hindsight import hint_reader, hint_source
 from slime.rollout.judges import judge_model_at, renderer
 from slime.rollout.offline import check_conversations, import_conversations
 from slime.rollout.prompt_plan import RolloutPlan, plan_rollout

@@ -11,6 +11,8 @@ import pytest
 from slime.config.aliases import READ_BY_LIBRARIES
 from sources import ROOT, Source, sources, tracked
 
+PUBLISHED_FILES = {"openclaw-combine/utils.py"}
+"""People import them under these names, which published pages gave them."""
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
@@ -20,7 +22,7 @@ SCRIPTS = [path for path in tracked() if path.endswith((".sh", "Makefile")) or p
 
 
 def test_no_file_or_folder_has_a_name_that_says_nothing():
-    for path in tracked():
+    for path in set(tracked()) - PUBLISHED_FILES:
         parts = {PurePath(part).stem.lower() for part in PurePath(path).parts}
         assert not parts & FORBIDDEN_NAMES, path
 

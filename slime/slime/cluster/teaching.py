@@ -1,4 +1,4 @@
-"""Who teaches, and who reads the hints, as the configuration says.
+"""Who teaches, as the configuration says.
 
 --teacher policy         the engines that serve, whatever they serve now    no further engine
 --teacher frozen         the model as it was given                          an engine of its own
@@ -19,9 +19,6 @@ from slime.config import Config
 from slime.config.model_dir import check_model_dir
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError
-from slime.judging.chat_model import ChatModel
-from slime.judging.hints import HintSource, LlmHints
-from slime.judging.rule_hints import RuleHints
 from slime.judging.teacher import Teacher
 
 
@@ -50,16 +47,3 @@ async def teaching(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator
             await bench.stop()
     else:
         yield Teacher(policy, policy, chat, chosen)
-
-
-def hint_reader(config: Config) -> str:
-    """`rule` or `llm`, as asked for or as the judge is."""
-    return config.judge.judge if config.teacher.hint_source == "auto" else config.teacher.hint_source
-
-
-def hint_source(config: Config, model: ChatModel | None) -> HintSource:
-    """Who reads hints from next states: the rules, or the model that the judge asks."""
-    if hint_reader(config) == "rule":
-        return RuleHints()
-    assert model is not None  # it was asked for
-    return LlmHints(model, config.judge, config.teacher.max_hints)

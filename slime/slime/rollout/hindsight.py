@@ -20,9 +20,11 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from slime.config import JudgeConfig, RolloutConfig
+from slime.config import Config, JudgeConfig, RolloutConfig
 from slime.data.stitching import ScoredTurn
-from slime.judging.hints import candidates_of
+from slime.judging.chat_model import ChatModel
+from slime.judging.hints import HintSource, LlmHints, candidates_of
+from slime.judging.rule_hints import RuleHints
 from slime.judging.teacher import Lesson, NoLesson, Teacher
 from slime.protocols import Judge
 from slime.rollout.live import NotTrained, finished_turns, group_of
@@ -92,3 +94,16 @@ async def _lesson(store: Store, teacher: Teacher, turn: Turn, verdict: Verdict) 
     else:
         log.info("turn taught turn=%s teacher=%d overlap=%.2f", turn.turn_id, lesson.version, lesson.overlap)
     return lesson
+
+
+def hint_reader(config: Config) -> str:
+    """`rule` or `llm`, as asked for or as the judge is."""
+    return config.judge.judge if config.teacher.hint_source == "auto" else config.teacher.hint_source
+
+
+def hint_source(config: Config, model: ChatModel | None) -> HintSource:
+    """Who reads hints from next states: the rules, or the model that the judge asks."""
+    if hint_reader(config) == "rule":
+        return RuleHints()
+    assert model is not None  # it was asked for
+    return LlmHints(model, config.judge, config.teacher.max_hints)

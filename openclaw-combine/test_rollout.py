@@ -1,0 +1,14 @@
+"""What this method's rollout makes of stored turns, one file a sample; nothing is trained.
+
+python -m openclaw_combine.test_rollout --num-samples 10 --output-dir ./debug_rollouts
+"""
+
+from __future__ import annotations
+
+import sys
+
+from openclaw_combine.custom_rollout import generate_rollout
+from slime.rollout.inspection import main
+
+if __name__ == "__main__":
+    sys.exit(main(generate_rollout, "python -m openclaw_combine.test_rollout"))
