@@ -38,6 +38,7 @@ from slime.data.source_queue import SourceQueue
 from slime.engines.launch import free_port
 from slime.errors import ConfigError, EngineUnavailable, OpenClawError
 from slime.judging.chat_model import ChatModel, EngineModel
+from slime.judging.drift import WatchedJudge
 from slime.judging.llm import LlmJudge
 from slime.judging.plugin import PluginJudge
 from slime.judging.rule import RuleJudge
@@ -172,7 +173,7 @@ async def train(config: Config, plan: Plan) -> None:
         model = None
         if _asks_a_model(config, plan):
             model = await stack.enter_async_context(_judge_model(config, fleet, log_dir))
-        judge = _judge(config, plan, model)
+        judge = WatchedJudge(_judge(config, plan, model))
         hindsight: dict[str, Any] = {}
         if plan.rollout.asks_for & {"teacher", "hint_source"}:  # a teacher may be an engine of its own
             teacher = await stack.enter_async_context(teaching(config, fleet, log_dir))
@@ -204,6 +205,7 @@ async def train(config: Config, plan: Plan) -> None:
             owner=OWNER,
             rollout_config=config.rollout,
             checkpoint_config=config.checkpoint,
+            judge_metrics=judge.metrics,
             queue=_queue(config),
             follower=prompts,
             until_drained=is_offline,

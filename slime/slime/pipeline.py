@@ -57,6 +57,7 @@ class Pipeline:
         queue: between collecting and training; one of the configured size unless given.
         until_drained: nothing new will be stored: end when all of it is trained or excluded; the last update may
             take fewer samples than the others.
+        judge_metrics: what the judge did since it was asked last, as `judge/…` figures.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Pipeline:
         follower: Follower | None = None,
         queue: SampleQueue | None = None,
         until_drained: bool = False,
+        judge_metrics: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.version = 0
         self._store = store
@@ -91,6 +93,7 @@ class Pipeline:
         self._num_in_training = 0
         self._unsaved_groups: list[str] = []
         self._until_drained = until_drained
+        self._judge_metrics = judge_metrics
         self._last_sample = time.monotonic()
         self._restarts = 0
 
@@ -215,6 +218,7 @@ class Pipeline:
         if report.step % self._save_interval == 0 or is_last:
             metrics |= await self._make_true(report.step)
         metrics |= await self._follow(report.step)
+        metrics |= self._judge_metrics()
         self.version = report.step
         self._queue.trained(batch.groups)
         metrics |= {

@@ -22,8 +22,8 @@ SPEECHLESS = {
     "pyproject.toml": "the packages outside slime/, and the settings of ruff, mypy and pytest",
     "requirements.txt": "what `pip install -r` needs: both packages, editable, on a CPU build of torch",
     "slime/pyproject.toml": "the training core as a pip project",
+    "slime/slime/judging/next_states.jsonl": "what people and tools said next, with the score it means",
     "tests/house/flags.txt": "every flag there is, frozen",
-    "tests/judging/next_states.jsonl": "what people and tools said next, with the score it means",
     "tests/sglang/requirements.txt": "what the real SGLang needs on a CPU",
 }
 _WIDTH = 44

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import random
 import time
-from pathlib import Path
 
 import pytest
 from judged_turns import turn_with
 from openclaw_test import phrases as people
+from slime.judging import calibration
 from slime.judging.rule import RuleJudge, read_tool_result, repeats
 from slime.types import Message
 
-LABELLED = [json.loads(line) for line in (Path(__file__).parent / "next_states.jsonl").read_text("utf-8").splitlines()]
+LABELLED = [json.loads(line) for line in calibration.LABELLED.read_text("utf-8").splitlines()]
 
 
 async def score(said: list[Message] | str | None, request: str = "Say hi.", reply: str = "Hi there.") -> float | None:

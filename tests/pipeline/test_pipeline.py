@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from slime.config import CheckpointConfig, RolloutConfig
 from slime.errors import TrainerError
+from slime.judging.drift import WatchedJudge
 from slime.judging.scripted import ScriptedJudge
 from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
@@ -57,7 +58,7 @@ def build(
     store: Store,
     learner: ScriptedLearner,
     folder: Path,
-    judge: ScriptedJudge,
+    judge: ScriptedJudge | WatchedJudge,
     *,
     save_interval: int = 1,
     updates: int,
@@ -95,6 +96,7 @@ def build(
         rollout_config=rollout,
         checkpoint_config=CheckpointConfig(save_interval=save_interval),
         until_drained=until_drained,
+        judge_metrics=judge.metrics if isinstance(judge, WatchedJudge) else dict,
     )
     return pipeline, published
 
@@ -308,3 +310,14 @@ async def test_feedback_alone_trains_a_turn_that_nobody_answered(store: Store, t
     assert judge.judged == ["b"]
     verdicts = [await store.verdict(name) for name in ("a", "b")]
     assert [(verdict.score, verdict.judge) for verdict in verdicts if verdict] == [(0.5, "person"), (-1.0, "person")]
+
+
+async def test_what_the_judge_did_stands_beside_the_updates(store: Store, tmp_path: Path):
+    await fill(store, ["a", "b", "c"])
+    judge = WatchedJudge(ScriptedJudge(lambda t: 0.0 if t.turn_id == "c" else 1.0))
+    pipeline, _ = build(store, ScriptedLearner(tmp_path / "save"), tmp_path, judge, updates=1)
+    await run(pipeline)
+    [entry] = read_metrics(tmp_path / "run")
+    assert entry["judge/turns"] in (2, 3), "the third may be judged while the update is made"
+    assert entry["judge/positive_rate"] == pytest.approx(2 / entry["judge/turns"])
+    assert entry["judge/drift_alarm"] == 0.0
