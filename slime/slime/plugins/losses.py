@@ -23,7 +23,7 @@ from slime.fields import fields
 from slime.plugins.calling import NamedCall
 from slime.plugins.gae import advantages_by_turn, compute_gae
 from slime.plugins.hooks import LOSS, load_hook, same
-from slime.plugins.loading import describe
+from slime.plugins.loading import describe, load_object
 
 _VALUES: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("values of the loss under way")
 
@@ -86,6 +86,7 @@ def load_loss(path: str) -> LossHook:
     Raises:
         PluginError: no such file or name, or a parameter that is not on offer.
     """
+    load_object(path, LOSS.default_names, flag=LOSS.flag)  # the file may register fields, which are on offer then
     names = {**same(*(field.name for field in fields())), **LOSS.names}
     hook = dataclasses.replace(LOSS, names=names, provided={"compute_gae": _published_compute_gae})
     return LossHook(load_hook(hook, path))
