@@ -4,6 +4,7 @@
     openclaw-rl tiny-model DIR                      make that model
     openclaw-rl replay-traffic requests.jsonl.gz    feed recorded requests to the capture code
     openclaw-rl judge calibrate --judge-url URL     see how well a judge agrees with people
+    openclaw-rl merge-adapter BASE ADAPTER OUT      a model directory out of a model and its adapter
     openclaw-rl export rl_buffer > talks.jsonl      conversations out of a buffer, ids and log-probs among them
     openclaw-rl import talks.jsonl rl_buffer        and into one
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from slime.errors import OpenClawError
+from slime.errors import ConfigError, OpenClawError
 
 app = typer.Typer(
     name="openclaw-rl",
@@ -64,6 +65,21 @@ def replay_traffic(
 
     for answer in replay(file, strip_identity=without_identity):
         sys.stdout.write(json.dumps(answer) + "\n")
+
+
+@app.command("merge-adapter")
+def merge_adapter(
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="the model that the adapter was trained on")],
+    adapter: Annotated[Path, typer.Argument(metavar="ADAPTER", help="its directory: checkpoint-N/weights")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="where to write the model that both are together")],
+) -> None:
+    """Merge a LoRA adapter into the model it was trained on; the result is a model directory like any other."""
+    from slime.weights import merge_adapter as merge
+
+    if out.exists():
+        raise ConfigError(f"{out}: there is something already; name a directory that is not there yet")
+    manifest = merge(base, adapter, out)
+    print(f"{out}: version {manifest.version}")
 
 
 @app.command("export")

@@ -26,6 +26,19 @@ def test_nothing_heavy_is_imported_before_it_is_asked_for():
     assert done.stdout.strip() == "[]"
 
 
+def test_merging_an_adapter_into_another_model_is_refused_in_one_line(tmp_path: Path):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    for arguments, complaint in (
+        ((tmp_path / "base", adapter, tmp_path / "out"), "base: no such directory"),
+        ((tmp_path / "base", adapter, adapter), "there is something already"),
+    ):
+        done = run("merge-adapter", *map(str, arguments))
+        assert done.returncode != 0
+        assert complaint in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def test_a_missing_recording_is_one_line_and_exit_code_2(tmp_path: Path):
     done = run("replay-traffic", str(tmp_path / "none.jsonl"))
     assert done.returncode == 2

@@ -110,7 +110,7 @@ def test_what_is_so_in_any_case_passes_with_a_notice():
         resolve(["--reward-aggregation", "mean"], {})
 
 
-@pytest.mark.parametrize("flag", ["--offload-optimizer-state", "--max-turns", "--parallel-envs"])
+@pytest.mark.parametrize("flag", ["--max-turns", "--parallel-envs"])
 def test_flags_of_later_features_are_refused(flag):
     with pytest.raises(ConfigError, match=f"^{flag}: .*not built yet"):
         resolve([flag, "4"], {})

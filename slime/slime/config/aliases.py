@@ -202,9 +202,6 @@ _TRACKS = refused(
 _OPD = refused("on-policy distillation is not built yet; method binary needs no such setting")
 _RAY_PLACES = remark("not used: Ray places the ranks; see --ray-address, --train-gpus and --rollout-gpus")
 _TINKER = remark("not used: remote trainers are not built yet, this run trains on its own machines")
-_OFFLOAD = refused(
-    "offloading is not built yet; to save memory use --gradient-checkpointing or a lower --max-tokens-per-gpu"
-)
 _ALWAYS_ASYNC = always("serving, judging and training are always asynchronous", "true", "async", "1", "yes")
 _BY_SESSION = always("turns are always kept by session", "true", "1", "yes")
 
@@ -234,7 +231,6 @@ _TABLE: list[Alias] = [
     _flag("--async-collection", "rollout", "always", _ALWAYS_ASYNC),
     _flag("--max-turns", "rollout", "refused: agent tracks", _TRACKS),
     _flag("--parallel-envs", "rollout", "refused: agent tracks", _TRACKS),
-    _flag("--offload-optimizer-state", "trainer", "refused: offloading", _OFFLOAD),
     # slime's own
     _flag("--hf-checkpoint", "model", "`--model-path`", becomes("model.model_path")),
     _flag(

@@ -183,6 +183,7 @@ class TrainerConfig:
     max_tokens_per_gpu: int = option(8192, "tokens in one micro-batch", ge=1)
     num_steps_per_rollout: int = option(1, "optimizer steps that one batch is split into", ge=1)
     gradient_checkpointing: bool = option(False, "recompute activations to save memory", env=("USE_GRADIENT_CHECKPOINTING",))
+    offload_optimizer_state: bool = option(False, "keep the optimizer's state, and step, in CPU memory while computing on a GPU")
     seed: int = option(1234, "seed of everything random in the trainer", ge=0)
 
 

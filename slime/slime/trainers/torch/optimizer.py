@@ -2,10 +2,15 @@
 
 A step whose gradient is not finite is skipped and counted; so is one whose gradient is zero throughout,
 which AdamW would turn into weight decay and old momentum. Skipping leaves no trace in parameters or optimizer.
+
+With `--offload-optimizer-state` the moments, and a copy of the parameters that they move, lie in CPU memory:
+
+    gradient (GPU) ─ clip ─▶ CPU ─ AdamW on the copy ─▶ parameters (GPU)
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +21,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from slime.config.sections import TrainerConfig
 from slime.errors import WeightsError
+
+log = logging.getLogger(__name__)
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -46,8 +53,9 @@ class Optimizer:
         self.config = config
         self.num_steps = 0
         self.num_skipped = 0
-        matrices = [p for p in self.parameters.values() if p.ndim >= 2]
-        vectors = [p for p in self.parameters.values() if p.ndim < 2]
+        self._stepped = _copies(self.parameters) if offloads(self.parameters, config) else self.parameters
+        matrices = [p for p in self._stepped.values() if p.ndim >= 2]
+        vectors = [p for p in self._stepped.values() if p.ndim < 2]
         self._adamw = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
             lr=config.lr,
@@ -72,20 +80,33 @@ class Optimizer:
             clip_grads_with_norm_(self.parameters.values(), self.config.clip_grad, norm)
             for group in self._adamw.param_groups:
                 group["lr"] = learning_rate
-            self._adamw.step()
+            self._step()
             self.num_steps += 1
         self.discard()
         return applied
 
     def discard(self) -> None:
         """Forget the gradients that have been accumulated."""
-        self._adamw.zero_grad(set_to_none=True)
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def _step(self) -> None:
+        if self._stepped is self.parameters:
+            self._adamw.step()
+            return
+        for name, parameter in self.parameters.items():
+            self._stepped[name].grad = None if parameter.grad is None else parameter.grad.to("cpu")
+        self._adamw.step()
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(self._stepped[name])
+                self._stepped[name].grad = None
 
     def state(self) -> dict[str, Tensor]:
         """The moments, by `exp_avg.<parameter>` and so on; empty before the first step."""
         return {
             f"{moment}.{name}": self._adamw.state[parameter][moment]
-            for name, parameter in self.parameters.items()
+            for name, parameter in self._stepped.items()
             if parameter in self._adamw.state
             for moment in _MOMENTS
         }
@@ -102,7 +123,10 @@ class Optimizer:
             if num_steps and (moment is None or moment.shape != self.parameters[name].shape):
                 raise WeightsError(f"the optimizer state does not fit: no moments of the right shape for {name}")
         self._adamw.state.clear()
-        for name, parameter in self.parameters.items() if num_steps else ():
+        if self._stepped is not self.parameters:  # whoever restores has put other values into the parameters
+            for name, copy in self._stepped.items():
+                copy.data.copy_(self.parameters[name].data)
+        for name, parameter in self._stepped.items() if num_steps else ():
             device = {"step": torch.device("cpu") if parameter.device.type == "cpu" else parameter.device}
             self._adamw.state[parameter] = {
                 moment: tensor.to(device.get(moment, parameter.device), copy=True)
@@ -110,6 +134,20 @@ class Optimizer:
                 if tensor is not None
             }
         self.num_steps, self.num_skipped = num_steps, num_skipped
+
+
+def offloads(parameters: Mapping[str, Tensor], config: TrainerConfig) -> bool:
+    """Whether to step in CPU memory: as asked for, where the parameters are elsewhere."""
+    if not config.offload_optimizer_state:
+        return False
+    if all(parameter.device.type == "cpu" for parameter in parameters.values()):
+        log.info("offload_optimizer_state changes nothing: the parameters are in CPU memory too")
+        return False
+    return True
+
+
+def _copies(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: parameter.detach().to("cpu", copy=True).requires_grad_() for name, parameter in parameters.items()}
 
 
 def _why_skipped(norm: float, loss: float) -> str:
