@@ -3,6 +3,7 @@
     openclaw-rl demo                                watch a small model learn from the people who talk to it
     openclaw-rl tiny-model DIR                      make that model
     openclaw-rl replay-traffic requests.jsonl.gz    feed recorded requests to the capture code
+    openclaw-rl new-method my-method                write a folder to make a method of
     openclaw-rl judge calibrate --judge-url URL     see how well a judge agrees with people
     openclaw-rl merge-adapter BASE ADAPTER OUT      a model directory out of a model and its adapter
     openclaw-rl export rl_buffer > talks.jsonl      conversations out of a buffer, ids and log-probs among them
@@ -51,6 +52,18 @@ def tiny_model(
     from openclaw_test.tiny_model import build_tiny_model
 
     print(build_tiny_model(directory, seed=seed))
+
+
+@app.command("new-method")
+def new_method(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="in lower case with dashes, like my-method")],
+    directory: Annotated[Path, typer.Option("--dir", help="where to make the folder")] = Path(),
+) -> None:
+    """Write a folder with a loss, a rollout and a script that trains the tiny model with them."""
+    from openclaw.new_method import new_method as write
+
+    folder = write(name, directory)
+    print(f"bash {folder / ('run_tiny_' + name.replace('-', '_') + '.sh')}")
 
 
 @app.command("replay-traffic")
