@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from slime.errors import CorruptRecord, LeaseLost
+from slime.errors import CorruptRecord, LeaseLost, StoreError
 from slime.store import records
 from slime.store.reads import TurnReader, damage_as_error, find_seq, need_seq
 from slime.store.states import check_move
@@ -115,9 +116,12 @@ def _why_excluded(verdict: Verdict) -> str:
 
 
 def record_judgements(
-    connection: sqlite3.Connection, memory: Memory, turn_id: str, judgements: Sequence[Judgement]
+    connection: sqlite3.Connection, memory: Memory, turn_id: str, judgements: Sequence[Judgement | Mapping[str, Any]]
 ) -> None:
-    _keep(connection, memory, need_seq(connection, turn_id), judgements)
+    read = [records.as_judgement(entry) for entry in judgements]
+    if None in read:
+        raise StoreError(f"a judgement on turn {turn_id} names no judge or no score")
+    _keep(connection, memory, need_seq(connection, turn_id), [judgement for judgement in read if judgement])
 
 
 def _keep(connection: sqlite3.Connection, memory: Memory, seq: int, judgements: Sequence[Judgement]) -> None:
@@ -175,6 +179,15 @@ def add_feedback(connection: sqlite3.Connection, turn_id: str, feedback: Feedbac
     if gives_way and TurnKind(kind).is_trainable:
         move(connection, seq, turn_id, TurnState.READY, "feedback")
     return replace(feedback, created_at=at, number=int(number))
+
+
+def offer(connection: sqlite3.Connection, turn_id: str) -> bool:
+    seq = need_seq(connection, turn_id)
+    (kind,) = connection.execute("SELECT kind FROM turns WHERE seq = ?", (seq,)).fetchone()
+    if state_of(connection, seq) is not TurnState.SERVED or not TurnKind(kind).is_trainable:
+        return False
+    move(connection, seq, turn_id, TurnState.READY, "compared with its siblings")
+    return True
 
 
 def reconsider(connection: sqlite3.Connection, turn_ids: Sequence[str], owner: str) -> tuple[str, ...]:

@@ -184,7 +184,7 @@ _JUDGEMENT_FIELDS = frozenset(field.name for field in dataclasses.fields(Judgeme
 def split_judgements(verdict: Verdict) -> tuple[Verdict, tuple[Judgement, ...]]:
     """The verdict without the judgements in its details, and those; one made of the verdict if it brings none."""
     entries = verdict.details.get(JUDGEMENTS, ())
-    judgements = [_as_judgement(entry) for entry in entries] if isinstance(entries, Sequence) else []
+    judgements = [as_judgement(entry) for entry in entries] if isinstance(entries, Sequence) else []
     if not judgements or None in judgements:  # none, or something of a plug-in's own under that name
         failure = "" if verdict.is_judged else verdict.reason or "no reason given"
         said = verdict.reason if verdict.is_judged else ""
@@ -193,8 +193,11 @@ def split_judgements(verdict: Verdict) -> tuple[Verdict, tuple[Judgement, ...]]:
     return dataclasses.replace(verdict, details=details), tuple(filter(None, judgements))
 
 
-def _as_judgement(entry: Any) -> Judgement | None:
-    """`{"judge": "llm", "score": 1.0, "answer": …}` as a judgement; fields that it does not have are details."""
+def as_judgement(entry: Any) -> Judgement | None:
+    """`{"judge": "llm", "score": 1.0, "answer": …}` as a judgement; what it has no field for goes to its details.
+
+    None for anything else.
+    """
     if isinstance(entry, Judgement):
         return entry
     if not isinstance(entry, Mapping) or not entry.keys() >= {"judge", "score"}:

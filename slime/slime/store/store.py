@@ -21,18 +21,18 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slime.errors import ConfigError, CorruptRecord, StoreError
 from slime.store import leases, opinions, reads, writes
 from slime.store.lock import ServerLock
-from slime.store.reads import Transition, TurnReader
+from slime.store.reads import Changes, Transition, TurnReader
 from slime.store.schema import connect, prepare
 from slime.store.writer import Writer
 from slime.types import Feedback, Judgement, Message, Turn, TurnState, Verdict
@@ -187,8 +187,8 @@ class Store:
             )
         )
 
-    async def record_judgements(self, turn_id: str, judgements: Sequence[Judgement]) -> None:
-        """Keep what judges said of a turn, without making a verdict of it."""
+    async def record_judgements(self, turn_id: str, judgements: Sequence[Judgement | Mapping[str, Any]]) -> None:
+        """Keep what judges said of a turn, without making a verdict of it; `StoreError` for what is no judgement."""
         await self._write(
             partial(opinions.record_judgements, memory=self._memory, turn_id=turn_id, judgements=tuple(judgements))
         )
@@ -203,6 +203,10 @@ class Store:
         return await self._write(
             partial(opinions.revise_verdict, memory=self._memory, turn_id=turn_id, verdict=verdict)
         )
+
+    async def offer(self, turn_id: str) -> bool:
+        """SERVED → READY without a next state: there is another way to judge it. False if it is not SERVED."""
+        return await self._write(partial(opinions.offer, turn_id=turn_id))
 
     async def add_feedback(self, turn_id: str, feedback: Feedback) -> Feedback:
         """Store what a person said of a turn, and have it judged by that; returns it with its number and time.
@@ -261,6 +265,10 @@ class Store:
     async def session_ids(self) -> list[str]:
         """Every conversation, in the order in which they began."""
         return await self._read(reads.read_session_ids)
+
+    async def changes_after(self, seen: Changes) -> tuple[Changes, list[str]]:
+        """Which conversations went on since a look that came as far as `seen`; `Changes()` is the very beginning."""
+        return await self._read(partial(reads.read_changes, after=seen))
 
     async def recent(self, limit: int) -> list[Turn]:
         """The newest `limit` turns, oldest of them first."""
