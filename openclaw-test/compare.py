@@ -29,12 +29,13 @@ from openclaw_test.eval_view import write_report
 from openclaw_test.evaluate import add_conversation_flags, plan_of, scale_for, unasked_conversations, weights_dir
 from openclaw_test.lockstep import LockStep
 from openclaw_test.methods import Baseline, Method, baselines, chosen_arms
+from openclaw_test.model_user import user_factory
 from openclaw_test.personas import Scale
 from openclaw_test.scoring import HeldOut, SeedResult
 from openclaw_test.serving import running_engine, serve_model
 from openclaw_test.sessions import Session
 from openclaw_test.training_run import TrainingRun
-from openclaw_test.trial import Plan, run_trial
+from openclaw_test.trial import Plan, UserFactory, run_trial
 from rich.console import Console
 from slime.config.sections import EngineConfig
 from slime.errors import ConfigError, OpenClawError
@@ -57,6 +58,7 @@ class Comparison:
     updates: int
     batch_size: int
     train_flags: tuple[str, ...]
+    user_model: str = ""
 
     def assistant(self, client: AsyncOpenAI, model: str, *, is_captured: bool) -> ServedAssistant:
         """The model behind `client`."""
@@ -76,7 +78,9 @@ class Comparison:
             "format": _FORMAT,
             "model_dir": str(self.model_dir),
             "who": [[persona.name for persona in phase] for phase in plan.phases],
+            "train_flags": list(self.train_flags),
             "counts": [plan.num_sessions, plan.num_questions, plan.num_users, self.updates, self.batch_size],
+            "users": self.user_model,
             "replies": [self.scale.min_tokens, self.scale.max_tokens, self.temperature],
         }
 
@@ -114,22 +118,28 @@ async def _run(options: argparse.Namespace) -> None:
     scale = scale_for(options, str(model_dir))
     if min(options.updates, options.batch_size, options.best_of) < 1:
         raise ConfigError("--updates, --batch-size and --best-of must be at least 1")
-    comparison = Comparison(
+    still, methods = chosen_arms(options.arms, baselines(options.best_of), options.method_dir)
+    async with user_factory(options) as make_user:
+        comparison = _comparison(options, model_dir, scale, make_user)
+        by_arm = await compare(comparison, still, methods)
+    shown = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    rows = [row for arm, results in by_arm.items() for row in comparison.plan.rows(arm, results)]
+    write_report(comparison.output_dir, shown | dataclasses.asdict(scale), rows, {})
+
+
+def _comparison(options: argparse.Namespace, model_dir: Path, scale: Scale, make_user: UserFactory) -> Comparison:
+    return Comparison(
         model_dir=model_dir,
         output_dir=options.output_dir.resolve(),
-        plan=plan_of(options, scale),
+        plan=plan_of(options, scale, make_user),
         scale=scale,
         temperature=options.temperature,
         seeds=tuple(range(options.seed, options.seed + options.seeds)),
         updates=options.updates,
         batch_size=options.batch_size,
         train_flags=tuple(options.train_flags.split()),
+        user_model=options.user_model,
     )
-    still, methods = chosen_arms(options.arms, baselines(options.best_of), options.method_dir)
-    by_arm = await compare(comparison, still, methods)
-    shown = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-    rows = [row for arm, results in by_arm.items() for row in comparison.plan.rows(arm, results)]
-    write_report(comparison.output_dir, shown | dataclasses.asdict(scale), rows, {})
 
 
 async def compare(

@@ -23,12 +23,13 @@ from openai import OpenAIError
 from openclaw_test.assistants import ServedAssistant
 from openclaw_test.divergence import kl_to, sample_scored
 from openclaw_test.eval_view import write_report
+from openclaw_test.model_user import user_factory
 from openclaw_test.personas import Scale, chosen, personas, scale_of
 from openclaw_test.problems import random_problem
 from openclaw_test.scoring import PersonaScore, SeedResult
 from openclaw_test.serving import Served, attached, running_engine, serve_model
 from openclaw_test.suites import SUITES, SuiteScore, run_suite
-from openclaw_test.trial import Plan, drifts, run_trial
+from openclaw_test.trial import Plan, UserFactory, drifts, run_trial
 from openclaw_test.users import ScriptedUser
 from rich.console import Console
 from slime.config.sections import EngineConfig
@@ -113,10 +114,12 @@ def add_conversation_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="how many, one after the other")
     parser.add_argument("--min-tokens", type=int, default=0, help="what a ta asks for; 0: 100, for the tiny model 34")
     parser.add_argument("--max-tokens", type=int, default=0, help="limit of a reply; 0: 512, for the tiny model 64")
+    parser.add_argument("--user-model-url", default="", help="OpenAI-compatible server of a model that plays the users")
+    parser.add_argument("--user-model", default="", help="its name there; the key is OPENAI_API_KEY")
     parser.add_argument("--temperature", type=float, default=1.0, help="replies are sampled with")
 
 
-def plan_of(options: argparse.Namespace, scale: Scale) -> Plan:
+def plan_of(options: argparse.Namespace, scale: Scale, make_user: UserFactory) -> Plan:
     """What the conversation flags ask for."""
     for name in ("sessions", "users", "questions", "seeds"):
         if getattr(options, name) < 1:
@@ -125,7 +128,7 @@ def plan_of(options: argparse.Namespace, scale: Scale) -> Plan:
     if options.drift and options.sessions < 2:
         raise ConfigError("--drift needs --sessions 2 or more")
     drift = drifts(who, list(personas(scale.min_tokens).values())) if options.drift else ()
-    return Plan(who, options.sessions, options.questions, drift, options.users, ScriptedUser)
+    return Plan(who, options.sessions, options.questions, drift, options.users, make_user)
 
 
 def scale_for(options: argparse.Namespace, model_dir: str) -> Scale:
@@ -134,7 +137,7 @@ def scale_for(options: argparse.Namespace, model_dir: str) -> Scale:
     return Scale(options.min_tokens or scale.min_tokens, options.max_tokens or scale.max_tokens)
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _settings(options: argparse.Namespace, make_user: UserFactory) -> Settings:
     tasks = tuple(part.strip() for part in options.eval_tasks.split(",") if part.strip())
     for task in tasks:
         if task not in TASKS:
@@ -143,7 +146,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise ConfigError("--tasks must be at least 1")
     scale = scale_for(options, str(weights_dir(options.model_path[0])) if options.model_path else "")
     seeds = tuple(range(options.seed, options.seed + max(1, options.seeds)))
-    return Settings(plan_of(options, scale), tasks, scale, options.temperature, seeds, options.tasks)
+    return Settings(plan_of(options, scale, make_user), tasks, scale, options.temperature, seeds, options.tasks)
 
 
 def weights_dir(given: str) -> Path:
@@ -160,7 +163,19 @@ def weights_dir(given: str) -> Path:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    settings = _settings(options)
+    async with user_factory(options) as make_user:
+        settings = _settings(options, make_user)
+        done = await _evaluate_all(options, settings)
+    shown = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    write_report(
+        options.output_dir,
+        shown | dataclasses.asdict(settings.scale),
+        [row for evaluated in done for row in evaluated.rows],
+        {evaluated.name: evaluated.suites for evaluated in done if evaluated.suites},
+    )
+
+
+async def _evaluate_all(options: argparse.Namespace, settings: Settings) -> list[Evaluated]:
     console = Console(stderr=True)
     done: list[Evaluated] = []
     if options.base_url:
@@ -174,13 +189,7 @@ async def _run(options: argparse.Namespace) -> None:
         evaluated = await evaluate_model(given, settings, engine, log_dir, base=base, backend=options.backend)
         evaluated.name = label(given, options.model_path)
         done.append(evaluated)
-    shown = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-    write_report(
-        options.output_dir,
-        shown | dataclasses.asdict(settings.scale),
-        [row for evaluated in done for row in evaluated.rows],
-        {evaluated.name: evaluated.suites for evaluated in done if evaluated.suites},
-    )
+    return done
 
 
 def label(given: str, others: Sequence[str]) -> str:

@@ -64,18 +64,26 @@ class ScriptedUser:
     async def react(
         self, messages: Sequence[Message], problem: Problem, reply: Reply, *, is_last_try: bool
     ) -> Reaction:
-        # Words hang on the reply alone, not on what was said before: a copy of a user who is asked what they would
-        # say, as a judge of candidates asks it, leaves no trace in what they will say.
-        person = Person(self.name, self.persona.wish, seed=_mix(self._seed, problem.text, reply.text, len(messages)))
+        seed = self.reaction_seed(problem, reply, len(messages))
+        person = Person(self.name, self.persona.wish, seed)
         is_liked = self.persona.keeps(reply)
         reaction = person.react(problem, reply.text, is_last_try=is_last_try, is_liked=is_liked)
         return reaction if reaction.text else Reaction(person.say_goodbye(), wants_again=False)
 
+    def reaction_seed(self, problem: Problem, reply: Reply, num_messages: int, attempt: int = 0) -> int:
+        """Of the words that meet a reply.
 
-def _mix(*parts: object) -> int:
+        They hang on the reply alone, not on what was said before: a user who is only asked what they would say, as a
+        judge of candidates asks, will say the same afterwards.
+        """
+        return mixed_seed(self._seed, problem.text, reply.text, num_messages, attempt)
+
+
+def mixed_seed(*parts: object) -> int:
+    """A seed of 31 bits that hangs on all the parts."""
     return random.Random(" ".join(map(str, parts))).getrandbits(31)
 
 
 def request_seed(seed: int, user: str, session: int, attempt: int) -> int:
     """The sampling seed of a request: the same for the same place in the same evaluation, for any model."""
-    return _mix(seed, user, session, attempt)
+    return mixed_seed(seed, user, session, attempt)
