@@ -41,6 +41,7 @@ from slime.judging.chat_model import ChatModel, EngineModel
 from slime.judging.drift import WatchedJudge
 from slime.judging.llm import LlmJudge
 from slime.judging.plugin import PluginJudge
+from slime.judging.relative import RelativeJudge, SiblingJudge
 from slime.judging.rule import RuleJudge
 from slime.monitor import Monitor, configure_logging
 from slime.pipeline import Pipeline
@@ -105,6 +106,8 @@ def check(config: Config) -> Plan:
             f"--majority-vote-n {config.judge.majority_vote_n}: cast more votes, or need fewer"
         )
     plugin = config.plugin
+    if config.judge.judge_siblings and (plugin.custom_rm_path or config.judge.judge != "llm"):
+        raise ConfigError("--judge-siblings: only a language model compares replies; add --judge llm, or leave it out")
     sampling = plan_rollout(config)
     is_live = sampling.loop == "live"
     if is_live and config.rollout.num_rollouts_per_prompt > 1:
@@ -173,13 +176,13 @@ async def train(config: Config, plan: Plan) -> None:
         model = None
         if _asks_a_model(config, plan):
             model = await stack.enter_async_context(_judge_model(config, fleet, log_dir))
-        judge = WatchedJudge(_judge(config, plan, model))
         hindsight: dict[str, Any] = {}
         if plan.rollout.asks_for & {"teacher", "hint_source"}:  # a teacher may be an engine of its own
             teacher = await stack.enter_async_context(teaching(config, fleet, log_dir))
             hindsight = {"teacher": teacher, "hint_source": hint_source(config, model)}
         is_offline = bool(config.rollout.data_path)
         store = await stack.enter_async_context(Store.open(config.server.rl_buffer_dir, appends=is_offline))
+        judge = WatchedJudge(_judge(config, plan, model, store))
         if is_offline:
             await _read_conversations(config, store, fleet)
         monitor = Monitor(
@@ -282,13 +285,15 @@ def _asks_a_model(config: Config, plan: Plan) -> bool:
     return is_judge or ("hint_source" in plan.rollout.asks_for and hint_reader(config) == "llm")
 
 
-def _judge(config: Config, plan: Plan, model: ChatModel | None) -> Judge:
+def _judge(config: Config, plan: Plan, model: ChatModel | None, store: Store) -> Judge:
     """The judge that was asked for: a plug-in, a model, or the rules."""
     if plan.reward is not None:
         return PluginJudge(plan.reward, timeout_s=config.judge.judge_timeout_s)
     if config.judge.judge == "llm":
         assert model is not None  # it was asked for
-        return LlmJudge(model, config.judge)
+        alone = LlmJudge(model, config.judge)
+        compares = config.judge.judge_siblings
+        return SiblingJudge(alone, RelativeJudge(model, config.judge), store) if compares else alone
     return RuleJudge()
 
 

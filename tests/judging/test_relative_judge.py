@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from judged_turns import turn_with
 from slime.config import JudgeConfig
 from slime.judging.chat_model import Answer
+from slime.judging.precedence import judge_with_feedback
 from slime.judging.relative import RelativeJudge, SiblingJudge, compare_messages, points, read_ranking
 from slime.judging.scripted import ScriptedJudge
 from slime.store import Store
-from slime.types import Message, SamplingParams, Turn, TurnKind, TurnState
+from slime.types import Feedback, Message, SamplingParams, Turn, TurnKind, TurnState
 
 Reader = Callable[[list[str]], str]
 """From the replies as they are shown to the answer."""
@@ -146,7 +147,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-async def regenerated(store: Store) -> list[Turn]:
+async def regenerated(store: Store) -> None:
     """Two replies to one request; the second is answered."""
     first, second = replies("short", "much longer")
     second = replace(second, kind=TurnKind.RETRY, retry_of="t0")
@@ -154,7 +155,6 @@ async def regenerated(store: Store) -> list[Turn]:
     await store.append(second)
     await store.append(replace(turn_with(None, request="Another."), turn_id="t9"))
     await store.attach("t1", [{"role": "user", "content": "Thanks!"}])
-    return [first, second]
 
 
 async def test_regenerations_share_one_comparison_and_the_dropped_one_is_judged_too(store: Store) -> None:
@@ -178,8 +178,8 @@ async def test_regenerations_share_one_comparison_and_the_dropped_one_is_judged_
 
 
 async def test_a_turn_without_siblings_or_without_a_comparison_is_judged_by_itself(store: Store) -> None:
-    _, second = await regenerated(store)
-    second = replace(second, next_state=({"role": "user", "content": "Thanks!"},))
+    await regenerated(store)
+    [second] = [turn for turn in await store.session("s1") if turn.turn_id == "t1"]
     alone = ScriptedJudge(lambda turn: 1.0)
     relative = judge_with(nonsense)
     assert (await SiblingJudge(alone, relative, store).judge(second)).judge == "scripted"
@@ -189,3 +189,13 @@ async def test_a_turn_without_siblings_or_without_a_comparison_is_judged_by_itse
     assert alone.judged == ["t1", "t9"]
     [first] = [turn for turn in await store.session("s1") if turn.turn_id == "t0"]
     assert first.state is TurnState.SERVED
+
+
+async def test_a_persons_words_are_read_and_not_compared_away(store: Store) -> None:
+    await regenerated(store)
+    await store.add_feedback("t0", Feedback("text", text="This one is fine."))
+    claims = {claim.turn.turn_id: claim for claim in await store.claim(5, "c", 60)}
+    alone = ScriptedJudge(lambda turn: 1.0 if "fine" in str(turn.next_state) else None)
+    judge = SiblingJudge(alone, judge_with(longest_first), store)
+    _, verdict = await judge_with_feedback(judge, claims["t0"].turn, claims["t0"].feedback)
+    assert (verdict.score, verdict.judge) == (1.0, "person")

@@ -199,7 +199,7 @@ class SiblingJudge:
 
     async def judge(self, turn: Turn) -> Verdict:
         group = [turn, *await self._siblings(turn)]
-        if len(group) == 1:
+        if len(group) == 1:  # or a person's words were put in the place of its next state: those are to be read
             return await self._judge.judge(turn)
         verdict = await self._stored(group) or await self._compared(group)
         if verdict.is_judged or not turn.next_state:
@@ -207,11 +207,14 @@ class SiblingJudge:
         return await self._judge.judge(turn)
 
     async def _siblings(self, turn: Turn) -> list[Turn]:
-        """The newest other finished replies to the same request."""
+        """The newest other finished replies to the same request; none for a turn that is not as it is stored."""
         key = request_key(turn)
+        stored = await self._store.session(turn.session_id)
+        if any(other.turn_id == turn.turn_id and other.next_state != turn.next_state for other in stored):
+            return []
         finished = [
             other
-            for other in await self._store.session(turn.session_id)
+            for other in stored
             if other.turn_id != turn.turn_id and other.state is not TurnState.ABORTED and request_key(other) == key
         ]
         return finished[-(MAX_REPLIES - 1) :]
