@@ -49,7 +49,8 @@ def test_files_that_pages_name_exist(page: str):
     text = (ROOT / page).read_text(encoding="utf-8").partition("<!-- tree")[0]
     text = re.sub(r"\]\([^)]*\)", "]", text)  # links are relative to their page, and checked above
     for named in re.findall(
-        r"(?<![\w/.-])((?:tests|slime|openclaw-rl|openclaw-test|benchmarks|docs)/[\w/.-]*\w)", text
+        r"(?<![\w/.-])((?:tests|slime|openclaw-rl|openclaw-opd|openclaw-combine|openclaw-test|benchmarks|docs)/[\w/.-]*\w)",
+        text,
     ):
         assert (ROOT / named).exists(), f"{page}: {named}"
 
