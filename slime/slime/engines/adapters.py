@@ -51,9 +51,13 @@ class AdapterVersions:
     async def refresh(self) -> Loaded:
         """Ask now."""
         began = time.monotonic()
-        self._loaded = await self._ask()
-        self._asked_at = began
-        return self._loaded
+        return self.learn(await self._ask(), began)
+
+    def learn(self, loaded: Loaded, asked_at: float | None = None) -> Loaded:
+        """Take in what the engine has said of itself."""
+        self._asked_at = time.monotonic() if asked_at is None else asked_at
+        self._loaded = loaded
+        return loaded
 
 
 def superseded(loaded: Loaded, name: str) -> list[str]:

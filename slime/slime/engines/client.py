@@ -213,11 +213,15 @@ class HttpEngine:
         Raises:
             EngineRejected: the engine goes on without it, and says why.
         """
-        wire_name = dialect.adapter_to_wire(name, version)
-        if version not in (await self._adapters.refresh()).get(name, []):
-            call = dialect.LoadAdapterCall(wire_name, str(adapter_dir))
-            await self._post("/load_lora_adapter", dialect.load_adapter_body(call), self._control_s)
-        for old in superseded(await self._adapters.refresh(), name):
+        call = dialect.LoadAdapterCall(dialect.adapter_to_wire(name, version), str(adapter_dir))
+        try:
+            raw = await self._post("/load_lora_adapter", dialect.load_adapter_body(call), self._control_s)
+            loaded = self._adapters.learn(dialect.parse_loaded(dialect.read_object(raw)))
+        except EngineRejected:
+            loaded = await self._adapters.refresh()
+            if version not in loaded.get(name, []):
+                raise
+        for old in superseded(loaded, name):
             if old not in self._unloading:
                 self._in_background(self._unload(old))
 

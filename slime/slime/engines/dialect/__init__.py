@@ -31,6 +31,7 @@ from slime.engines.dialect.adapters import (
     not_loaded,
     parse_adapters,
     parse_load_adapter,
+    parse_loaded,
     parse_unload_adapter,
     unload_adapter_body,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "parse_generate",
     "parse_json",
     "parse_load_adapter",
+    "parse_loaded",
     "parse_pause",
     "parse_scores",
     "parse_unload_adapter",

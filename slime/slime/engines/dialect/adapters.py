@@ -94,12 +94,23 @@ def model_list(base: str, adapters: Mapping[str, str]) -> Json:
 
 def parse_adapters(payload: Json) -> dict[str, list[int]]:
     """The versions that are loaded of each adapter of ours, oldest first: `{"ada": [6, 7]}`."""
-    versions: dict[str, list[int]] = {}
     try:
-        for card in payload["data"]:
-            known = adapter_from_wire(card["id"]) if card.get("parent") is not None else None
-            if known is not None:
-                versions.setdefault(known[0], []).append(known[1])
+        return _by_adapter([card["id"] for card in payload["data"] if card.get("parent") is not None])
     except (KeyError, TypeError, AttributeError) as error:
         raise EngineError(f"the engine's answer is not of the dialect: {error!r}") from error
+
+
+def parse_loaded(payload: Json) -> dict[str, list[int]]:
+    """The same, of the answer to a load."""
+    try:
+        return _by_adapter(list(payload["loaded_adapters"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"the engine's answer is not of the dialect: {error!r}") from error
+
+
+def _by_adapter(wire_names: list[str]) -> dict[str, list[int]]:
+    versions: dict[str, list[int]] = {}
+    for known in map(adapter_from_wire, wire_names):
+        if known is not None:
+            versions.setdefault(known[0], []).append(known[1])
     return {name: sorted(found) for name, found in versions.items()}

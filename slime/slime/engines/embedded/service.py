@@ -112,6 +112,7 @@ class EngineService:
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._tickets: dict[str, Ticket] = {}
         self._update_lock = asyncio.Lock()
+        self._base: str | None = None  # fingerprint of what is served, once somebody wanted to know
         self._adapter_keys = itertools.count(1)
         self._adapters: dict[str, LiveAdapter] = {}
         for name, path in options.adapters.items():
@@ -214,7 +215,7 @@ class EngineService:
                 self.abort_all()
             exchanged = self.loop.call(lambda: self.loop.exchange_weights(staged, call.version, flush=call.flush_cache))
             await asyncio.wrap_future(exchanged)
-            self.model_path = call.model_path
+            self.model_path, self._base = call.model_path, None
 
     def _stage(self, weights_dir: str) -> dict[str, torch.Tensor]:
         verify_weights(weights_dir)
@@ -246,7 +247,9 @@ class EngineService:
         await asyncio.wrap_future(self.loop.call(lambda: self.loop.kv.forget_adapter(adapter.key)))
 
     def _stage_adapter(self, call: LoadAdapterCall) -> LiveAdapter:
-        version = verify_adapter(call.path, fingerprint(self.model_path)).version
+        if self._base is None:
+            self._base = fingerprint(self.model_path)
+        version = verify_adapter(call.path, self._base).version
         named = adapter_from_wire(call.wire_name)
         if named is not None and named[1] != version:
             raise WeightsError(f"{call.path} holds version {version}, not {named[1]} as the name {call.wire_name} says")
