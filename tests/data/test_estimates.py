@@ -92,6 +92,9 @@ def test_what_comes_later_counts_for_earlier_turns() -> None:
     changes = {"advantage_estimator": "ppo", "gamma": 0.5, "lambd": 0.5}
     assert stream(batch, **changes) == [[1.25, 1.25, 1.0, 1.0]]
     assert stream(batch, "returns", **changes) == [[2.25, 2.25, 3.0, 3.0]]
+    whitened = {**changes, "normalize_advantages": True}
+    assert stream(batch, "returns", **whitened) == [[2.25, 2.25, 3.0, 3.0]], "the critic learns what really came"
+    assert stream(batch, **whitened) != stream(batch, **changes)
 
 
 def test_sessions_do_not_flow_into_each_other() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from learners import batch_of, parameters_of, random_samples, trainer_of
+from slime.config.sections import LoraConfig
 from slime.data.rows import flatten, rows
 from slime.types import Batch
 from test_estimators import with_turns
@@ -77,6 +78,18 @@ def test_a_resumed_critic_goes_on_bit_for_bit(policy_dir: Path, tmp_path: Path, 
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
     assert all(torch.equal(v, parameters_of(resumed)[name]) for name, v in parameters_of(through).items())
+
+
+@pytest.mark.parametrize("critic", ["own", "policy"])
+def test_beside_an_adapter_only_its_head_and_an_adapter_are_trained(policy_dir: Path, critic: str) -> None:
+    trainer = trainer_of(policy_dir, loss={**PPO, "critic": critic}, lora=LoraConfig(use_lora=True))
+    first = trainer.train(sessions()).metrics["loss/value"]
+    for seed in range(3):
+        trainer.train(sessions(seed))
+    of_backbone = [name for name in trainer._critic._parameters if name.startswith("backbone")]
+    assert all("lora" in name for name in of_backbone)
+    assert bool(of_backbone) == (critic == "own")
+    assert trainer.train(sessions()).metrics["loss/value"] < first
 
 
 def test_a_checkpoint_without_a_critic_can_get_one(policy_dir: Path, tmp_path: Path) -> None:

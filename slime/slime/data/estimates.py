@@ -36,6 +36,7 @@ def with_advantages(
 ) -> tuple[list[Sample], dict[str, float]]:
     """The samples with `rewards`, `advantages` and `returns` streams, and how the rewards were.
 
+    Returns are advantages before whitening, plus the critic's values: what a session really came to.
     A sample that brings advantages of its own keeps them. Tokens of outcomes that the estimator drops do not train.
 
     Args:
@@ -48,9 +49,10 @@ def with_advantages(
     kept = [0.0 if advantage is None else advantage for advantage in estimates]
     advantages = spread(kept, scored, batch)
     _subtract_kl(advantages, scored, batch, config)
+    values = spread(_values_before(batch, scored), scored, batch)
+    returns = [[a + v for a, v in zip(*of_sample, strict=True)] for of_sample in zip(advantages, values, strict=True)]
     if config.normalize_advantages or config.advantage_estimator in _ALWAYS_WHITENED:
         _whiten(advantages, scored, batch)
-    values = spread(_values_before(batch, scored), scored, batch)
     dropped = spread([float(advantage is None) for advantage in estimates], scored, batch)
     samples = [
         dataclasses.replace(
@@ -62,11 +64,11 @@ def with_advantages(
                     int(bool(flag) and not gone) for flag, gone in zip(sample.streams["loss_mask"], out, strict=True)
                 ),
                 "rewards": reward,
-                "returns": [a + v for a, v in zip(advantage, value, strict=True)],
+                "returns": expected,
             },
         )
-        for sample, advantage, reward, value, out in zip(
-            batch.samples, advantages, spread(rewards, scored, batch), values, dropped, strict=True
+        for sample, advantage, reward, expected, out in zip(
+            batch.samples, advantages, spread(rewards, scored, batch), returns, dropped, strict=True
         )
     ]
     deviation = statistics.pstdev(rewards) if rewards else 0.0

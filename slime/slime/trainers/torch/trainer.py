@@ -295,7 +295,7 @@ class TorchTrainer:
         assert self._critic is not None  # called where there is one
         if is_skipped:
             self._critic.discard()
-            return {}
+            return {"train/critic_grad_norm": 0.0}
         return {"train/critic_grad_norm": self._critic.apply(loss, self._ranks).grad_norm}
 
     def _accumulate(self, micro: Sequence[Row], sizes: Sequence[int], divisor: int) -> dict[str, float]:
