@@ -202,6 +202,10 @@ _TRACKS = refused(
 _OPD = refused("on-policy distillation is not built yet; method binary needs no such setting")
 _RAY_PLACES = remark("not used: Ray places the ranks; see --ray-address, --train-gpus and --rollout-gpus")
 _TINKER = remark("not used: remote trainers are not built yet, this run trains on its own machines")
+_IN_THE_LOSS = refused(
+    "write it as a loss (--custom-loss-function-path), which is offered rollout_logprobs and its own reduction"
+)
+_MEGATRON = refused("this hook is Megatron's; the trainers here are torch's: leave it out")
 _ALWAYS_ASYNC = always("serving, judging and training are always asynchronous", "true", "async", "1", "yes")
 _BY_SESSION = always("turns are always kept by session", "true", "1", "yes")
 
@@ -263,6 +267,28 @@ _TABLE: list[Alias] = [
         "loss",
         "`--no-grpo-std-normalization`",
         switches("loss.grpo_std_normalization", "false"),
+    ),
+    _flag(
+        "--sglang-server-concurrency",
+        "engine",
+        "`--max-running-requests`",
+        becomes("engine.max_running_requests"),
+    ),
+    _flag("--partial-rollout", "prompts", "always", always("generation goes on while weights are swapped", "true")),
+    _flag("--rm-type", "plugin", "refused: `--custom-rm-path`", refused("name a function: --custom-rm-path FILE.py")),
+    *(
+        _flag(f"--{name}", "plugin", "refused: a loss of yours", _IN_THE_LOSS)
+        for name in ("custom-tis-function-path", "custom-pg-loss-reducer-function-path")
+    ),
+    *(
+        _flag(f"--{name}", "plugin", "refused: Megatron's", _MEGATRON)
+        for name in (
+            "custom-model-provider-path",
+            "custom-megatron-init-path",
+            "custom-megatron-before-log-prob-hook-path",
+            "custom-megatron-before-train-step-hook-path",
+            "custom-update-weight-post-write-path",
+        )
     ),
     # variables
     _env("CKPT_PATH", "model", "`MODEL_PATH`", becomes("model.model_path")),
