@@ -52,11 +52,21 @@ def test_the_published_yaml_file_for_binary_rl(tmp_path):
     assert f"{file}:7: training.batch_size: taken as --rollout-batch-size 128" in resolution.notices
 
 
+def test_the_published_weights_and_hint_model_of_combine(tmp_path):
+    file = tmp_path / "c.yaml"
+    said = "method: combine, binary_weight: 0.25, opd_weight: 2, hint_extraction_model: /h, teacher_temperature: 1"
+    file.write_text(f"training: {{{said}}}")
+    config = resolve(["--config", str(file)], {}).config
+    assert (config.loss.w_rl, config.loss.w_opd) == (0.25, 2.0)
+    assert (config.judge.judge, config.teacher.hint_source, config.judge.judge_model_path) == ("llm", "auto", "/h")
+    assert config.plugin.rollout_function_path == "openclaw_combine.custom_rollout"
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("training: {method: combined}", "'combined' is not one of binary, opd, combine; did you mean combine?"),
-        ("training: {opd_weight: 0.5}", "on-policy distillation is not built yet"),
+        ("training: {teacher_temperature: 2}", "a teacher is asked for its own distribution"),
         ("training: {gradient_accumulation_steps: 4}", "needs training.batch_size beside it"),
         ("rollout: {parallel_envs: 16}", "agent tracks"),
         ("rollout: {session_aware: false}", "turns are always kept by session"),

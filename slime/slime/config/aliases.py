@@ -199,7 +199,6 @@ _CLIP = becomes("loss.eps_clip", "loss.eps_clip_high")
 _TRACKS = refused(
     "agent tracks (terminal, gui, swe, toolcall) are not built yet; openclaw-rl/ learns from conversations"
 )
-_OPD = refused("on-policy distillation is not built yet; method binary needs no such setting")
 _RAY_PLACES = remark("not used: Ray places the ranks; see --ray-address, --train-gpus and --rollout-gpus")
 _TINKER = remark("not used: remote trainers are not built yet, this run trains on its own machines")
 _IN_THE_LOSS = refused(
@@ -349,9 +348,14 @@ _TABLE: list[Alias] = [
     _yaml("training.ppo_clip_ratio", "loss", "`loss.eps_clip` and `loss.eps_clip_high`", _CLIP),
     _yaml("training.value_clip_ratio", "loss", "`loss.value_clip`", becomes("loss.value_clip")),
     _yaml("training.gae_lambda", "loss", "`loss.lambd`", becomes("loss.lambd")),
-    *(
-        _yaml(f"training.{name}", "loss", "refused: distillation", _OPD)
-        for name in ("teacher_temperature", "hint_extraction_model", "binary_weight", "opd_weight")
+    _yaml("training.binary_weight", "loss", "`loss.w_rl`", becomes("loss.w_rl")),
+    _yaml("training.opd_weight", "loss", "`loss.w_opd`", becomes("loss.w_opd")),
+    _yaml("training.hint_extraction_model", "judge", "`judge.judge_model_path`, with `judge: llm`", judge_model),
+    _yaml(
+        "training.teacher_temperature",
+        "teacher",
+        "1, always",
+        always("a teacher is asked for its own distribution, at temperature 1", "1", "1.0"),
     ),
     _yaml("rollout.num_workers", "judge", "`judge.num_judge_workers`", becomes("judge.num_judge_workers")),
     _yaml("rollout.session_aware", "rollout", "always", _BY_SESSION),
