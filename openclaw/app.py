@@ -16,6 +16,8 @@ import asyncio
 import hmac
 import logging
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from slime.errors import OpenClawError
@@ -46,6 +48,7 @@ class App:
     Args:
         api_key: bearer token that clients must send; any, or none, is accepted when empty.
         max_concurrent_requests: chats under way at once; more are refused before their body is read.
+        behind: what /v1/models says besides, for programs of this machine: where turns are stored, who generates.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class App:
         *,
         api_key: str = "",
         max_concurrent_requests: int = 512,
+        behind: Mapping[str, Any] | None = None,
     ) -> None:
         self._model = model
         self._engines = engines
@@ -63,6 +67,7 @@ class App:
         self._chat = ChatCompletions(model, engines, capture)
         self._api_key = api_key.encode()
         self._max_concurrent = max_concurrent_requests
+        self._behind = {"openclaw": dict(behind)} if behind else {}
         self._num_chats = 0
         self._started_at = int(time.time())
 
@@ -117,6 +122,7 @@ class App:
 
     def _models(self) -> bytes:
         model = {"id": self._model.name, "object": "model", "created": self._started_at, "owned_by": "openclaw"}
+        model |= self._behind
         return orjson.dumps({"object": "list", "data": [model | {"max_model_len": self._model.max_context}]})
 
     async def _answer_ready(self, exchange: Exchange) -> None:

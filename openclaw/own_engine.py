@@ -44,7 +44,9 @@ class OwnEngine:
         began = time.monotonic()
         progress = asyncio.create_task(_report_progress())
         try:
-            started = start_engine(self._model, self._config, log_path=self._log_path, port=self._port)
+            started = start_engine(
+                self._model, self._config, log_path=self._log_path, port=self._port, gpus=self._config.engine_gpus
+            )
             self._process = await started
         finally:
             progress.cancel()

@@ -21,8 +21,9 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -54,15 +55,19 @@ _GC_THRESHOLD = (50_000, 20, 20)
 """A request makes thousands of objects and hardly a cycle; looking for those as often as by default costs 6 %."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop; the exit status."""
-    config = load_config(argv, prog=PROG, sections=SECTIONS)
+def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mapping[str, Any] | None = None) -> int:
+    """Serve until told to stop; the exit status.
+
+    Args:
+        defaults: settings by path that a program which is this one under another name puts in place of ours.
+    """
+    config = load_config(argv, prog=prog, sections=SECTIONS, defaults=defaults)
     configure_logging("debug" if config.server.debug else config.server.log_level)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(config))
     except OpenClawError as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
+        print(f"{prog}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 
@@ -93,6 +98,7 @@ async def serve(config: Config) -> None:
             capture,
             api_key=config.server.api_key,
             max_concurrent_requests=config.server.max_concurrent_requests,
+            behind=_behind(config, urls),
         )
         try:
             await capture.restore()
@@ -103,6 +109,17 @@ async def serve(config: Config) -> None:
         finally:
             await pool.close()
             await capture.close()
+
+
+def _behind(config: Config, engine_urls: Sequence[str]) -> dict[str, Any]:
+    """Where a collector and a trainer of this machine find what they need; nothing while nothing is captured."""
+    if not config.server.enable_rl_intercept:
+        return {}
+    return {
+        "model_path": str(Path(config.model.model_path).expanduser().resolve()),
+        "rl_buffer_dir": str(config.server.rl_buffer_dir.resolve()),
+        "engine_urls": list(engine_urls),
+    }
 
 
 async def _serve_until_stopped(app: App, listener: socket.socket, own_engine: OwnEngine | None) -> None:

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ from slime.cluster.session import ray_session
 from slime.cluster.teaching import teaching
 from slime.config import Config, LossConfig, PluginConfig
 from slime.config.flags import as_flags
-from slime.config.sections import LoraConfig
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
+from slime.config.sections import LoraConfig
 from slime.data.sample_queue import SampleQueue
 from slime.data.source_queue import SourceQueue
 from slime.engines.launch import free_port
@@ -65,9 +65,9 @@ OWNER = "train"
 _SERVER_START_S = 60.0
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
     """The exit status: 0 done or stopped, 1 a failure, 2 a mistake in the settings."""
-    config = load_config(prog=PROG)
+    config = load_config(argv, prog=prog)
     run_dir = config.monitor.run_dir
     try:
         configure_logging(config.server.log_level, run_dir / "logs" / "training.log")
@@ -75,7 +75,7 @@ def main() -> int:
         with ray_session(config.cluster, Path.cwd()):
             asyncio.run(_until_signalled(train(config, plan)))
     except OpenClawError as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
+        print(f"{prog}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 
@@ -118,6 +118,8 @@ def check(config: Config) -> Plan:
             f"{_comparing(config.loss)} compares replies to one prompt, and people get only one: "
             "use --advantage-estimator reinforce --baseline ema"
         )
+    if config.engine.engine_gpus:
+        raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
     if config.rollout.data_path:
         check_conversations(Path(config.rollout.data_path))
         if config.cluster.serve:
@@ -143,7 +145,9 @@ def _check_lora(config: Config) -> None:
         return
     if lora.adapter_per == "user":
         if lora.lora_publish == "merged":
-            raise ConfigError("--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out")
+            raise ConfigError(
+                "--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out"
+            )
         if config.checkpoint.save_interval > 1:
             raise ConfigError("--adapter-per user: every update is saved; leave --save-interval out")
         if config.loss.advantage_estimator == "ppo":

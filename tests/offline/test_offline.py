@@ -18,7 +18,7 @@ from slime.protocols import TokenScores
 from slime.rollout.live import judged_turns
 from slime.rollout.offline import Imported, check_conversations, import_conversations
 from slime.store import Store
-from slime.types import TurnState
+from slime.types import TurnState, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -158,11 +158,13 @@ async def test_a_buffer_is_read_as_it_is_with_the_ids_of_when_it_was_sampled(
     async with Store.open(tmp_path / "earlier") as earlier:
         await import_conversations(write(tmp_path, TALK), earlier, chat, Scorer(version=5))
         kept = await earlier.session("s1")
+        await earlier.revise_verdict(kept[0].turn_id, Verdict(-1.0, judge="another"))
     engine = Scorer()
     imported = await import_conversations(tmp_path / "earlier", store, chat, engine)
     assert imported == Imported(stored=2, rescored=0, known=0, left_out={})
     assert engine.asked == []
     assert await store.session("s1") == kept
+    assert await store.verdict(kept[0].turn_id) is None, "this run has a judge of its own"
 
 
 def test_a_path_is_checked_before_anything_is_started(tmp_path: Path):

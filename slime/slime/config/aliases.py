@@ -229,6 +229,7 @@ _TABLE: list[Alias] = [
     _flag("--method", "plugin", "the loss and the rollout of `binary`, `opd` or `combine`", method),
     _flag("--rollout-dir", "server", "`--rl-buffer-dir`", becomes("server.rl_buffer_dir")),
     _flag("--checkpoint-dir", "checkpoint", "`--save-dir`", becomes("checkpoint.save_dir")),
+    _flag("--gpu-ids", "engine", "`--engine-gpus`", becomes("engine.engine_gpus")),
     _flag("--gpus", "cluster", "`--train-gpus`", becomes("cluster.train_gpus")),
     _flag("--num-epochs", "trainer", "1, always", always("every sample is trained once", "1")),
     _flag("--async-collection", "rollout", "always", _ALWAYS_ASYNC),

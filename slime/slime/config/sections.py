@@ -36,6 +36,7 @@ class EngineConfig:
 
     backend: Literal["embedded", "sglang"] = option("embedded", "which engine the server or the cluster starts")
     sglang_python: str = option("", "Python of the environment that has SGLang; this one when empty", env=("SGLANG_PYTHON",))
+    engine_gpus: str = option("", "GPUs that the server's own engine sees, e.g. 0,1; all there are when empty")
     engine_url: str = option("", "attach to running engines at these URLs (comma-separated) instead of starting any", env=("ENGINE_URL",))
     max_running_requests: int = option(64, "sequences that one engine decodes together", ge=1)
     max_queued_requests: int = option(256, "requests that wait for a place; more are refused with 503", ge=0)

@@ -80,7 +80,7 @@ async def import_conversations(
         if sum(turn.is_trainable or turn.record is None for turn in conversation.turns) < min_turns:
             left_out[f"fewer than {min_turns} turns in its conversation"] += len(conversation.turns)
         elif any(turn.record is not None for turn in conversation.turns):
-            adopted = await adopt(store, conversation)
+            adopted = await adopt(store, conversation, with_verdicts=False)  # this run has a judge of its own
             counted.update(stored=adopted.stored, known=adopted.known)
         else:
             await _score_and_store(conversation, store, chat, engine, counted, left_out)

@@ -113,8 +113,11 @@ class Adopted:
     known: int
 
 
-async def adopt(store: Store, conversation: Conversation) -> Adopted:
+async def adopt(store: Store, conversation: Conversation, *, with_verdicts: bool = True) -> Adopted:
     """Store a session that was exported, turn by turn as it was; harmless a second time.
+
+    Args:
+        with_verdicts: without, its turns are to be judged anew.
 
     Raises:
         ConfigError: a turn was not exported, or its record is damaged.
@@ -129,17 +132,18 @@ async def adopt(store: Store, conversation: Conversation) -> Adopted:
         if from_turn in records
     }
     stored = 0
-    for turn, _ in turns:
-        if await store.get(turn.turn_id) is not None:
-            await store.append(turn)  # the same turn is accepted, another one refused
-            continue
+    for turn, record in turns:
+        stored += await store.get(turn.turn_id) is None
+        # The same turn again is accepted and changes nothing, another one under its id is refused.
         await store.append(turn, next_state_of=answers.get(turn.turn_id))
-        stored += 1
-        for from_turn, messages in records[turn.turn_id]["next_states"]:
-            if from_turn not in records:
-                await store.attach(turn.turn_id, tuple(messages))
+        brought = [tuple(messages) for from_turn, messages in record["next_states"] if from_turn not in records]
+        if brought:
+            known = [messages for _, messages in await store.next_states(turn.turn_id)]
+            for messages in brought:
+                if messages not in known:
+                    await store.attach(turn.turn_id, messages)
     for turn, _ in turns:
-        said = records[turn.turn_id].get("verdict")
+        said = records[turn.turn_id].get("verdict") if with_verdicts else None
         if said is not None and await store.verdict(turn.turn_id) is None:
             await store.revise_verdict(turn.turn_id, _verdict(said))
     return Adopted(stored, len(turns) - stored)

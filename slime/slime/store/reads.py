@@ -196,6 +196,28 @@ def read_session_ids(connection: sqlite3.Connection) -> list[str]:
     return [session_id for (session_id,) in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How far somebody has followed a store: the newest turn and next state they have seen."""
+
+    turn: int = 0
+    next_state: int = 0
+
+
+def read_changes(connection: sqlite3.Connection, after: Changes) -> tuple[Changes, list[str]]:
+    """The sessions with turns or next states newer than that, and how far this look came."""
+    (turn,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM turns").fetchone()
+    (next_state,) = connection.execute("SELECT COALESCE(MAX(next_state_id), 0) FROM next_states").fetchone()
+    rows = connection.execute(
+        "SELECT session_id, MIN(seq) FROM turns WHERE session_id IN ("
+        "SELECT session_id FROM turns WHERE seq > ? UNION "
+        "SELECT session_id FROM next_states JOIN turns USING (seq) WHERE next_state_id > ?"
+        ") GROUP BY session_id ORDER BY MIN(seq)",
+        (after.turn, after.next_state),
+    )
+    return Changes(turn, next_state), [session_id for session_id, _ in rows]
+
+
 def read_recent(connection: sqlite3.Connection, limit: int) -> list[Turn]:
     rows = connection.execute("SELECT seq FROM turns ORDER BY seq DESC LIMIT ?", (limit,)).fetchall()
     return TurnReader(connection).turns(seq for (seq,) in reversed(rows))

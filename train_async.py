@@ -1,0 +1,33 @@
+"""`python train_async.py --rollout-dir DIR --checkpoint-dir DIR --method combine --gpus 2,3`: trains on rollouts.
+
+The third of three programs, and another name of `python slime/train.py`, whose flags it takes: while serve_model.py
+runs it trains beside it and publishes to it, else offline on what the directory holds.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "slime"))
+
+from slime.config.loader import load_config
+from slime.errors import ConfigError
+from slime.monitor import configure_logging
+from slime.rollout.collecting import training_flags
+from train import main
+
+PROG = "python train_async.py"
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog=PROG, add_help=False, allow_abbrev=False)
+    parser.add_argument("--rollout-dir", type=Path)
+    given, flags = parser.parse_known_args()
+    configure_logging("info")
+    try:
+        key = load_config([], prog=PROG, sections=["server"]).server.api_key
+        placed = asyncio.run(training_flags(given.rollout_dir, key)) if given.rollout_dir else []
+    except ConfigError as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(main([*placed, *flags], prog=PROG))
