@@ -13,7 +13,7 @@ from slime.types import Feedback, Turn, Verdict
 PERSON, PLUGIN, JUDGE = Verdict(1.0, judge="person"), Verdict(-1.0, judge="plugin"), Verdict(0.0, judge="llm")
 
 
-@pytest.mark.parametrize("verdicts", itertools.permutations([PERSON, PLUGIN, JUDGE]))
+@pytest.mark.parametrize("verdicts", list(itertools.permutations([PERSON, PLUGIN, JUDGE])))
 def test_whoever_comes_first_counts_whatever_the_order(verdicts: tuple[Verdict, ...]) -> None:
     assert effective_verdict(verdicts).score == 1.0
     assert effective_verdict([verdict for verdict in verdicts if verdict is not PERSON]).score == -1.0
