@@ -137,8 +137,7 @@ def judge_calibrate(
     import asyncio
 
     from slime.judging.calibration import LABELLED
-
-    from openclaw.calibration import run_calibration
+    from slime.rollout.calibrating import run_calibration
 
     asyncio.run(run_calibration(labelled or LABELLED, context.args))
 

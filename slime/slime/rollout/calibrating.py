@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
 from slime.config import JudgeConfig
 from slime.config.loader import load_config
 from slime.errors import ConfigError
