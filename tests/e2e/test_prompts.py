@@ -1,0 +1,54 @@
+"""GRPO on a prompt set, as a whole run: prompts from a file, our engine, a reward of the user's, the trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slime.monitor import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+
+REWARD = """
+async def custom_rm(args, sample, **kwargs):
+    return float(sum(1 for character in sample.response if character == sample.label))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_grpo_on_a_prompt_set(tmp_path: Path, chat_model: Path):
+    rows = [{"input": f"say {letter}", "label": letter} for letter in "aeiou"]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "custom_rm.py").write_text(REWARD)
+    flags = [
+        *("--model-path", str(chat_model), "--prompt-data", "tasks.jsonl", "--label-key", "label"),
+        *("--apply-chat-template", "--custom-rm-path", "custom_rm.py:custom_rm"),
+        *("--num-rollouts-per-prompt", "4", "--rollout-batch-size", "8", "--max-staleness", "1"),
+        *("--advantage-estimator", "grpo", "--default-max-tokens", "12", "--lr", "1e-3", "--num-rollout", "3"),
+        *("--eval-prompt-data", "held=tasks.jsonl@[0:2]", "--eval-interval", "3"),
+        *("--run-dir", "run", "--save-dir", "save", "--rl-buffer-dir", "turns", "--port", "0"),
+    ]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "slime" / "train.py"), *flags],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    steps = read_metrics(tmp_path / "run")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    for step in steps:
+        assert step["train/samples"] == 8
+        assert step["queue/staleness_max"] <= 1
+        assert step["train/train_rollout_logprob_abs_diff"] < 0.3, "trained under weights at most one update newer"
+    assert steps[0]["train/train_rollout_logprob_abs_diff"] < 1e-3, "the first batch is on-policy: same weights"
+    assert 0 <= steps[-1]["eval/held"] <= 12
+    assert (tmp_path / "save" / "rollout" / "prompts-3.json").exists()
