@@ -74,18 +74,33 @@ def test_the_published_hybrid_loss_calls_compute_gae_and_reports_metrics(values)
     assert loss.item() == pytest.approx(metrics["total_loss"])
 
 
-def test_slimes_style(values):
+def test_slimes_style():
+    """Two documents of 4 and 3 tokens with responses of 2 and 1, packed as slime packs them."""
     torch.manual_seed(0)
-    logits = torch.randn(5, 7, requires_grad=True)
-    batch = {"targets": torch.tensor([1, 2, 3, 4, 5]), "advantages": values["advantages"]}
-    weights = torch.tensor([0.5, 0.5, 1 / 3, 1 / 3, 1 / 3])
+    logits = torch.randn(1, 7, 9, requires_grad=True)
+    documents = [torch.tensor([1, 2, 3, 4]), torch.tensor([5, 6, 7])]
+    old = [torch.tensor([-1.0, -2.0]), torch.tensor([-3.0])]
+    batch = {
+        "unconcat_tokens": documents,
+        "total_lengths": [4, 3],
+        "response_lengths": [2, 1],
+        "loss_masks": [torch.ones(2), torch.ones(1)],
+        "log_probs": old,
+        "advantages": [torch.tensor([1.0, 1.0]), torch.tensor([-0.5])],
+    }
     hook = load_loss(f"{PUBLISHED}/slime_loss.py:policy_gradient")
     assert hook.is_sum_over_samples
-    offered = {"args": SimpleNamespace(kl_loss_coef=0.5), "batch": batch, "logits": logits}
+    weights = torch.tensor([0.5, 0.5, 1.0])
+    offered = {"args": SimpleNamespace(rollout_temperature=2.0), "batch": batch, "logits": logits}
     loss, metrics = hook({**offered, "sum_of_sample_mean": lambda x: (x * weights).sum()})
-    chosen = logits.detach().log_softmax(-1)[range(5), batch["targets"]]
-    assert loss.item() == pytest.approx(-1.5 * (chosen * values["advantages"] * weights).sum().item(), abs=1e-6)
-    assert metrics == {"chosen": pytest.approx(chosen.mean().item())}
+    logprobs = (logits.detach()[0] / 2.0).log_softmax(-1)
+    ratios = [
+        math.exp(logprobs[1, 3] + 1.0),
+        math.exp(logprobs[2, 4] + 2.0),
+        math.exp(logprobs[5, 7] + 3.0),
+    ]
+    assert loss.item() == pytest.approx(-0.5 * (ratios[0] + ratios[1]) + 0.5 * ratios[2], rel=1e-5)
+    assert metrics == {"pg_loss": pytest.approx(loss.item())}
 
 
 def test_a_registered_field_is_on_offer(tmp_path, values):

@@ -60,28 +60,18 @@ def test_a_mean_of_its_own_is_the_mean_over_tokens_then_trajectories(policy_dir:
     assert relative_difference(gradients_of(by_mean, batch), gradients_of(by_name, batch)) < 1e-5
 
 
-def slime_style_loss(args, batch, logits, sum_of_sample_mean):
-    """Policy gradient as losses written for slime find their way: by total and response lengths into packed logits."""
-    logprobs, end = [], 0
-    for ids, total, response in zip(
-        batch["unconcat_tokens"], batch["total_lengths"], batch["response_lengths"], strict=True
-    ):
-        end += total
-        part = logits[0, end - response - 1 : end - 1] / args.rollout_temperature
-        logprobs.append(part.log_softmax(-1).gather(-1, ids[-response:, None]).squeeze(-1))
-    assert [len(mask) for mask in batch["loss_masks"]] == batch["response_lengths"]
-    ratio = torch.exp(torch.cat(logprobs) - torch.cat(batch["log_probs"]))
-    loss = sum_of_sample_mean(-ratio * torch.cat(batch["advantages"]))
-    return loss, {"pg_loss": loss.clone().detach()}
-
-
 @pytest.mark.parametrize("max_tokens", [8192, 50])
 def test_slimes_call_style_gives_the_gradient_of_ours(policy_dir: Path, max_tokens: int) -> None:
     def ours(policy_logprobs, advantages, sum_of_sample_mean):
         return sum_of_sample_mean(-torch.exp(policy_logprobs - policy_logprobs.detach()) * advantages)
 
     batch = batch_of(random_samples(6))
-    slimes = gradients_of(trainer_of(policy_dir, loss_fn=hook(slime_style_loss), max_tokens_per_gpu=max_tokens), batch)
+    slimes = gradients_of(
+        trainer_of(
+            policy_dir, loss_fn=load_loss(f"{PUBLISHED}/slime_loss.py:policy_gradient"), max_tokens_per_gpu=max_tokens
+        ),
+        batch,
+    )
     assert relative_difference(slimes, gradients_of(trainer_of(policy_dir, loss_fn=hook(ours)), batch)) < 1e-5
 
 
