@@ -24,9 +24,10 @@ from typing import Any
 
 from openai import AsyncOpenAI, OpenAIError
 from openclaw_test.assistants import Assistant, ServedAssistant
-from openclaw_test.divergence import Scored, kl_to, sample_scored
+from openclaw_test.checkpoints import weights_dir, whole_model
+from openclaw_test.divergence import kl_to, sample_scored
 from openclaw_test.eval_view import write_report
-from openclaw_test.evaluate import add_conversation_flags, plan_of, scale_for, unasked_conversations, weights_dir
+from openclaw_test.evaluate import add_conversation_flags, plan_of, scale_for, unasked_conversations
 from openclaw_test.lockstep import LockStep
 from openclaw_test.methods import Baseline, Method, baselines, chosen_arms
 from openclaw_test.model_user import user_factory
@@ -198,19 +199,22 @@ async def _train(comparison: Comparison, method: Method, seed: int) -> SeedResul
             probe=comparison.assistant(client, name, is_captured=False),
         )
         num_updates = run.step
-    weights = run_dir / "checkpoints" / "checkpoint-latest" / "weights"
-    kl = await _kl(comparison, weights, seed, run_dir / "logs") if num_updates else 0.0
+    kl = await _kl(comparison, run_dir, seed) if num_updates else 0.0
     return dataclasses.replace(result, kl=kl, num_updates=num_updates)
 
 
-async def _kl(comparison: Comparison, weights: Path, seed: int, log_dir: Path) -> float:
-    """How far the trained weights are from where they started."""
-    asked = unasked_conversations(comparison.plan, seed)
-    async with running_engine(weights, log_dir / "trained-engine.log", EngineConfig()) as engine:
-        scored: list[Scored] = await sample_scored(
-            engine, weights, asked, max_tokens=comparison.scale.max_tokens, seed=seed
-        )
-    async with running_engine(comparison.model_dir, log_dir / "base-engine.log", EngineConfig()) as engine:
+async def _kl(comparison: Comparison, run_dir: Path, seed: int) -> float | None:
+    """How far the trained weights are from where they started; None when there is an adapter for each user."""
+    newest = run_dir / "checkpoints" / "checkpoint-latest"
+    try:
+        trained = whole_model(newest, comparison.model_dir, run_dir / "merged")
+    except ConfigError:
+        return None
+    logs, asked = run_dir / "logs", unasked_conversations(comparison.plan, seed)
+    max_tokens = comparison.scale.max_tokens
+    async with running_engine(trained, logs / "trained-engine.log", EngineConfig()) as engine:
+        scored = await sample_scored(engine, trained, asked, max_tokens=max_tokens, seed=seed)
+    async with running_engine(comparison.model_dir, logs / "base-engine.log", EngineConfig()) as engine:
         return await kl_to(engine, scored)
 
 

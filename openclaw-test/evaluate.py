@@ -21,6 +21,7 @@ from pathlib import Path
 
 from openai import OpenAIError
 from openclaw_test.assistants import ServedAssistant
+from openclaw_test.checkpoints import weights_dir, whole_model
 from openclaw_test.divergence import kl_to, sample_scored
 from openclaw_test.eval_view import write_report
 from openclaw_test.model_user import user_factory
@@ -53,6 +54,14 @@ class Settings:
     temperature: float
     seeds: tuple[int, ...]
     num_tasks: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to evaluate: what it is called in the table, and its directory."""
+
+    name: str
+    directory: Path
 
 
 @dataclass
@@ -89,7 +98,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--base-url", default="", help="evaluate a running server instead, e.g. http://127.0.0.1:8000/v1"
     )
-    parser.add_argument("--base-model", default="", help="what the checkpoints were trained from, for the KL to it")
+    parser.add_argument("--base-model", default="", help="what they were trained from: for the KL, and for adapters")
     parser.add_argument("--eval-tasks", default="conversation", help="with commas: " + ", ".join(TASKS))
     add_conversation_flags(parser)
     parser.add_argument("--tasks", type=int, default=21, help="tasks of each suite")
@@ -137,35 +146,27 @@ def scale_for(options: argparse.Namespace, model_dir: str) -> Scale:
     return Scale(options.min_tokens or scale.min_tokens, options.max_tokens or scale.max_tokens)
 
 
-def _settings(options: argparse.Namespace, make_user: UserFactory) -> Settings:
+def _settings(options: argparse.Namespace, model_dir: str, make_user: UserFactory) -> Settings:
     tasks = tuple(part.strip() for part in options.eval_tasks.split(",") if part.strip())
     for task in tasks:
         if task not in TASKS:
             raise ConfigError(f"--eval-tasks: no {task!r} among {', '.join(TASKS)}{nearest(task, TASKS)}")
     if options.tasks < 1:
         raise ConfigError("--tasks must be at least 1")
-    scale = scale_for(options, str(weights_dir(options.model_path[0])) if options.model_path else "")
+    scale = scale_for(options, model_dir)
     seeds = tuple(range(options.seed, options.seed + max(1, options.seeds)))
     return Settings(plan_of(options, scale, make_user), tasks, scale, options.temperature, seeds, options.tasks)
 
 
-def weights_dir(given: str) -> Path:
-    """The model directory behind a path: itself, or a checkpoint's `weights`.
-
-    Raises:
-        ConfigError: neither holds a model.
-    """
-    path = Path(given)
-    for candidate in (path, path / "weights"):
-        if (candidate / "config.json").exists():
-            return candidate.resolve()
-    raise ConfigError(f"{given} holds no model: neither config.json nor weights/config.json is there")
-
-
 async def _run(options: argparse.Namespace) -> None:
+    base = weights_dir(options.base_model) if options.base_model else None
+    models = [
+        Model(label(given, options.model_path), whole_model(given, base, options.output_dir / "merged" / str(number)))
+        for number, given in enumerate(options.model_path)
+    ]
     async with user_factory(options) as make_user:
-        settings = _settings(options, make_user)
-        done = await _evaluate_all(options, settings)
+        settings = _settings(options, str(models[0].directory) if models else "", make_user)
+        done = await _evaluate_all(options, settings, models, base)
     shown = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
     write_report(
         options.output_dir,
@@ -175,20 +176,19 @@ async def _run(options: argparse.Namespace) -> None:
     )
 
 
-async def _evaluate_all(options: argparse.Namespace, settings: Settings) -> list[Evaluated]:
+async def _evaluate_all(
+    options: argparse.Namespace, settings: Settings, models: Sequence[Model], base: Path | None
+) -> list[Evaluated]:
     console = Console(stderr=True)
     done: list[Evaluated] = []
     if options.base_url:
         async with attached(options.base_url) as served:
             done.append(await evaluate_served(served, served.model, settings))
-    for given in options.model_path:
-        console.print(f"Evaluating {given} …")
-        base = weights_dir(options.base_model) if options.base_model else None
-        engine = EngineConfig(backend="embedded", sglang_python=options.sglang_python)
+    for model in models:
+        console.print(f"Evaluating {model.name} …")
+        engine = EngineConfig(sglang_python=options.sglang_python)
         log_dir = options.output_dir / "logs" / str(len(done))
-        evaluated = await evaluate_model(given, settings, engine, log_dir, base=base, backend=options.backend)
-        evaluated.name = label(given, options.model_path)
-        done.append(evaluated)
+        done.append(await evaluate_model(model, settings, engine, log_dir, base=base, backend=options.backend))
     return done
 
 
@@ -203,7 +203,7 @@ def label(given: str, others: Sequence[str]) -> str:
 
 
 async def evaluate_model(
-    given: str,
+    model: Model,
     settings: Settings,
     engine: EngineConfig,
     log_dir: Path,
@@ -211,22 +211,16 @@ async def evaluate_model(
     base: Path | None = None,
     backend: Backend | None = None,
 ) -> Evaluated:
-    """Serve a model directory or a checkpoint, and evaluate it.
-
-    Raises:
-        ConfigError: there is no model.
-        EngineUnavailable: it cannot be served.
-    """
-    model_dir = weights_dir(given)
-    async with serve_model(model_dir, log_dir, engine, backend) as served:
-        evaluated = await evaluate_served(served, given, settings)
+    """Serve a model, and evaluate it; EngineUnavailable when it cannot be served."""
+    async with serve_model(model.directory, log_dir, engine, backend) as served:
+        evaluated = await evaluate_served(served, model.name, settings)
         if base is not None and evaluated.results:
             assert served.engine is not None
             max_tokens = settings.scale.max_tokens
             scored = [
                 await sample_scored(
                     served.engine,
-                    model_dir,
+                    model.directory,
                     unasked_conversations(settings.plan, seed),
                     max_tokens=max_tokens,
                     seed=seed,

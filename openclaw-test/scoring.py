@@ -32,6 +32,8 @@ class HeldOut:
     Attributes:
         tokens: mean length of a reply.
         repetition: mean share of repeated word 4-grams.
+        num_kept_of: how many keep each rule that anybody has, e.g. `{"student": 6, "teacher": 97}`: a rule of somebody
+            else's that is kept more often than before has leaked.
     """
 
     num: int
@@ -39,6 +41,7 @@ class HeldOut:
     num_right: int
     tokens: float
     repetition: float
+    num_kept_of: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class PersonaScore:
             sessions, so that the mean is a lower bound then.
         reached: in how many of the `num_seeds` it did.
         satisfaction, accuracy: on held-out problems, before anything was said about style.
+        keeps: share of the same replies that keep each rule, by persona; the persona's own is its satisfaction.
         curve: share of seeds and users whose n-th session kept the rule.
         failed: sessions that had no first reply.
     """
@@ -84,11 +88,16 @@ class PersonaScore:
     kl: Interval | None
     updates: float
     failed: int
+    keeps: dict[str, Interval] = field(default_factory=dict)
     curve: list[float] = field(default_factory=list)
 
 
-async def held_out(assistant: Assistant, user: User, num: int, seed: int) -> HeldOut:
-    """Ask as the user would, each problem in a conversation of its own; nothing is said about the replies."""
+async def held_out(assistant: Assistant, user: User, num: int, seed: int, everybody: Sequence[Persona] = ()) -> HeldOut:
+    """Ask as the user would, each problem in a conversation of its own; nothing is said about the replies.
+
+    Args:
+        everybody: whose rules the replies are held against, the user's own aside.
+    """
     rng = random.Random(f"held out {seed}")
     problems = [random_problem(rng, "held_out") for _ in range(num)]
     conversations = [user.opening(problem) for problem in problems]
@@ -100,16 +109,19 @@ async def held_out(assistant: Assistant, user: User, num: int, seed: int) -> Hel
             return await assistant.reply(conversations[number], user=user.name, seed=asked)
 
     replies = await asyncio.gather(*map(ask, range(num)))
-    return _held_out(user.persona, problems, replies)
+    return _held_out(user.persona, problems, replies, everybody)
 
 
-def _held_out(persona: Persona, problems: Sequence[Problem], replies: Sequence[Reply]) -> HeldOut:
+def _held_out(
+    persona: Persona, problems: Sequence[Problem], replies: Sequence[Reply], everybody: Sequence[Persona]
+) -> HeldOut:
     return HeldOut(
         num=len(replies),
         num_kept=sum(map(persona.keeps, replies)),
         num_right=sum(final_answer(r.text) == p.answer for p, r in zip(problems, replies, strict=True)),
         tokens=statistics.fmean(reply.num_tokens for reply in replies),
         repetition=statistics.fmean(repetition(reply.text) for reply in replies),
+        num_kept_of={other.name: sum(map(other.keeps, replies)) for other in everybody},
     )
 
 
@@ -134,6 +146,7 @@ def summarise(assistant: str, persona: Persona, results: Sequence[SeedResult]) -
         kl=over_seeds(kls) if len(kls) == len(results) else None,
         updates=statistics.fmean(result.num_updates for result in results),
         failed=sum(s.persona == persona.name and not s.num_replies for result in results for s in result.sessions),
+        keeps={name: _share([(h.num_kept_of[name], h.num) for h in held]) for name in held[0].num_kept_of},
         curve=_curve([kept for by_user in kept_by_seed for kept in by_user]),
     )
 

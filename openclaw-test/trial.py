@@ -86,7 +86,9 @@ async def run_trial(
         sessions += await hold_rounds(talkers, assistant, num_rounds, seed, settle=settle, first_number=first_number)
         first_number += num_rounds
         for tester in testers[:: plan.num_users]:
-            held[tester.persona.name] = await held_out(probe or assistant, tester, plan.num_questions, seed)
+            held[tester.persona.name] = await held_out(
+                probe or assistant, tester, plan.num_questions, seed, plan.personas
+            )
     return SeedResult(seed, sessions, held)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -12,14 +13,18 @@ from typing import Any
 
 import pytest
 import torch
-from openclaw_test.evaluate import label, main, weights_dir
+from openclaw_test.checkpoints import weights_dir, whole_model
+from openclaw_test.evaluate import label, main
 from openclaw_test.personas import personas
 from openclaw_test.problems import random_problem
+from openclaw_test.serving import serve_model
 from openclaw_test.styles import Style, write_reply
 from openclaw_test.tiny_model import Recipe, _loss, build_tiny_model, encode
 from openclaw_test.tiny_text import Conversation
 from openclaw_test.users import ScriptedUser
+from slime.config.sections import EngineConfig
 from slime.errors import ConfigError
+from slime.weights import Adapter, LoraShape, fingerprint, read_weights, write_adapter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SMALL = Recipe(num_conversations=60, short_tokens=1_000, num_tokens=2_000, tokens_per_step=500, hidden_size=64)
@@ -44,6 +49,21 @@ def test_a_checkpoint_is_found_by_its_own_path_or_its_weights(tmp_path: Path):
     assert weights_dir(str(tmp_path / "run/checkpoint-3")) == weights_dir(str(expected)) == expected
     with pytest.raises(ConfigError, match="holds no model"):
         weights_dir(str(tmp_path / "run"))
+
+
+def test_an_adapter_is_merged_with_the_model_it_was_trained_on(tmp_path: Path):
+    base = build_tiny_model(tmp_path / "base", recipe=SMALL)
+    name = "model.layers.0.self_attn.q_proj"
+    weight = read_weights(base)[f"{name}.weight"]
+    a, b = torch.ones(2, weight.shape[1]), torch.ones(weight.shape[0], 2)
+    adapter = Adapter(LoraShape(rank=2, alpha=4, target_modules=("q_proj",)), {name: (a, b)})
+    weights = tmp_path / "checkpoint/weights"
+    write_adapter(adapter, weights, name="policy", version=3, base=fingerprint(base))
+    with pytest.raises(ConfigError, match="is an adapter: say with --base-model"):
+        whole_model(tmp_path / "checkpoint", None, tmp_path / "merged")
+    merged = whole_model(tmp_path / "checkpoint", base, tmp_path / "merged")
+    torch.testing.assert_close(read_weights(merged)[f"{name}.weight"], weight + 4.0)
+    assert whole_model(base, None, tmp_path / "unused") == base.resolve()
 
 
 def test_models_are_called_by_the_shortest_name_that_tells_them_apart():
@@ -88,6 +108,17 @@ def test_the_whole_way_on_a_scripted_engine(repository: Path, tmp_path: Path, tm
     assert (tmp_path / "out/curves.png").stat().st_size > 10_000
     assert "student" in (tmp_path / "out/table.txt").read_text(encoding="utf-8")
     assert "student" in done.stdout
+
+
+@pytest.mark.slow
+async def test_a_running_server_is_evaluated_without_its_files(tmp_path: Path):
+    model = build_tiny_model(tmp_path / "model", recipe=SMALL)
+    flags = ["--persona", "student", "--sessions", "3", "--questions", "4", "--seeds", "1"]
+    async with serve_model(model, tmp_path / "logs", EngineConfig(), "scripted") as served:
+        flags += ["--base-url", str(served.client.base_url), "--output-dir", str(tmp_path / "out")]
+        await asyncio.to_thread(main, flags)
+    [row] = report(tmp_path / "out")["rows"]
+    assert (row["assistant"], row["satisfaction"]["mean"], row["failed"], row["kl"]) == ("model", 1, 0, None)
 
 
 def taught(tiny_model_dir: Path, directory: Path) -> Path:

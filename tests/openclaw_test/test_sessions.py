@@ -153,6 +153,7 @@ async def test_taste_drifts_half_way_and_is_measured_on_both_sides():
     assert (rows["student"].sessions.mean, rows["student"].reached) == (3, 1)
     assert (rows["teacher"].sessions.mean, rows["teacher"].reached) == (5, 0)
     assert rows["student"].accuracy.mean == 1
+    assert {name: share.mean for name, share in rows["student→ta"].keeps.items()} == {"student": 1, "teacher": 0}
     assert rows["student"].satisfaction.kind == "wilson"
 
 
