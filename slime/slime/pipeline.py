@@ -85,7 +85,8 @@ class Pipeline:
         self._owner = owner
         self._config = rollout_config
         self._save_interval = checkpoint_config.save_interval
-        self._queue = queue or SampleQueue(rollout_config.queue_capacity, rollout_config.max_staleness)
+        usual = SampleQueue(rollout_config.queue_capacity, rollout_config.max_staleness)
+        self._queue = usual if queue is None else queue
         self._in_training: tuple[str, ...] = ()
         self._unsaved: dict[int, tuple[str, ...]] = {}
         self._num_stale = 0
