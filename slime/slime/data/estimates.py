@@ -23,6 +23,7 @@ from slime.algorithms.groups import (
     standardized_advantages,
     step_wise_advantages,
 )
+from slime.algorithms.reductions import Reduction
 from slime.algorithms.returns import compute_gae
 from slime.config.sections import LossConfig
 from slime.data.outcomes import Outcome, outcomes, spread
@@ -73,6 +74,13 @@ def with_advantages(
     ]
     deviation = statistics.pstdev(rewards) if rewards else 0.0
     return samples, {"reward/mean": statistics.fmean(rewards or [0.0]), "reward/std": deviation}
+
+
+def reduction_of(config: LossConfig) -> Reduction:
+    """How the tokens of a step are averaged."""
+    if config.advantage_estimator == "dr_grpo":
+        return Reduction("constant", config.dr_grpo_length)
+    return Reduction("token" if config.calculate_per_token_loss else "trajectory")
 
 
 def _estimates(

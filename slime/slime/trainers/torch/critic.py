@@ -10,20 +10,40 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from slime.algorithms.reductions import sum_of_means
 from slime.algorithms.returns import value_loss
-from slime.config.sections import LossConfig, TrainerConfig
+from slime.config.sections import LoraConfig, LossConfig, TrainerConfig
 from slime.data.rows import FlatBatch
-from slime.trainers.torch.optimizer import Applied, Optimizer
+from slime.trainers.torch.optimizer import Optimizer
 from slime.trainers.torch.policy import Policy
 from slime.trainers.torch.ranks import Ranks
 
 _PREFIX = "critic."
 _COUNTS = "critic.counts"
+
+
+def build_critic(
+    policy: Policy, model_dir: Path, trainer: TrainerConfig, loss: LossConfig, lora: LoraConfig | None
+) -> Critic | None:
+    """The critic that an estimator needs beside a policy, if it needs one.
+
+    Args:
+        lora: a backbone of its own is an adapter too where the policy is one.
+    """
+    if loss.advantage_estimator != "ppo":
+        return None
+    backbone = None
+    if loss.critic == "own":
+        backbone = Policy(model_dir, policy.device, policy.compute_dtype, lora=lora, seed=trainer.seed)
+        if trainer.gradient_checkpointing:
+            backbone.checkpoint_activations()
+    hidden_size = policy.model.get_output_embeddings().weight.shape[1]
+    return Critic(hidden_size, backbone, trainer=trainer, loss=loss, device=policy.device)
 
 
 class Critic:
@@ -85,10 +105,17 @@ class Critic:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def apply(self, loss: float, ranks: Ranks) -> Applied:
-        """Sum gradients over the ranks and take one optimizer step."""
+    def step(self, loss: float, ranks: Ranks, *, is_skipped: bool) -> dict[str, float]:
+        """Sum gradients over the ranks and take one optimizer step; its metrics.
+
+        Args:
+            is_skipped: the policy's step was; a batch that changes nothing does not change the critic either.
+        """
+        if is_skipped:
+            self.discard()
+            return {"train/critic_grad_norm": 0.0}
         ranks.sum_gradients(self._parameters.values())
-        return self._optimizer.apply(loss)
+        return {"train/critic_grad_norm": self._optimizer.apply(loss).grad_norm}
 
     def discard(self) -> None:
         """Forget the gradients that have been accumulated."""

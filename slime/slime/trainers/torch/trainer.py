@@ -23,9 +23,9 @@ import torch
 from transformers import AutoConfig
 
 from slime.algorithms.advantages import MovingBaseline
-from slime.algorithms.reductions import Reduction, num_trajectories, sum_of_means, trajectory_sizes
+from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
 from slime.config.sections import CheckpointConfig, Config, LoraConfig, LossConfig, TrainerConfig
-from slime.data.estimates import with_advantages
+from slime.data.estimates import reduction_of, with_advantages
 from slime.data.packing import plan, split_evenly
 from slime.data.rows import Row, flatten, rows
 from slime.errors import TrainerError
@@ -40,7 +40,7 @@ from slime.trainers.torch.checkpoint import (
     servable,
     write_checkpoint,
 )
-from slime.trainers.torch.critic import Critic
+from slime.trainers.torch.critic import build_critic
 from slime.trainers.torch.lora import seed_dropout
 from slime.trainers.torch.optimizer import Optimizer
 from slime.trainers.torch.policy import Policy
@@ -113,8 +113,8 @@ class TorchTrainer:
         self._reference = self._policy.reference() if loss.kl_loss_coef or loss.kl_coef else None
         self._optimizer = Optimizer(self._policy.parameters(), trainer)
         self._baseline = MovingBaseline(loss.baseline_decay)
-        self._reduction = _reduction(loss)
-        self._critic = self._build_critic(compute_dtype) if loss.advantage_estimator == "ppo" else None
+        self._reduction = reduction_of(loss)
+        self._critic = build_critic(self._policy, self._model_dir, trainer, loss, adapted)
         self._prescore = Prescorer(trainer, loss, loss_fn, self._score, self._critic, self._ranks)
         if loss.behaviour_correction == "none":
             log.warning("behaviour_correction=none: samples of older weights are trained as though they were fresh")
@@ -240,16 +240,6 @@ class TorchTrainer:
         """
         return self._policy.write(weights_dir, self.step)
 
-    def _build_critic(self, compute_dtype: torch.dtype) -> Critic:
-        backbone = None
-        if self._loss.critic == "own":
-            lora = self._lora if self._lora.use_lora else None
-            backbone = Policy(self._model_dir, self._device, compute_dtype, lora=lora, seed=self._config.seed)
-            if self._config.gradient_checkpointing:
-                backbone.checkpoint_activations()
-        hidden_size = self._policy.model.get_output_embeddings().weight.shape[1]
-        return Critic(hidden_size, backbone, trainer=self._config, loss=self._loss, device=self._device)
-
     def _split(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         """The samples of each optimizer step; a trajectory is never divided between two."""
         trajectories: dict[str, list[Sample]] = {}
@@ -281,7 +271,7 @@ class TorchTrainer:
         metrics = {n: v * divisor / total_weight if n.startswith("train/") else v for n, v in metrics.items()}
         applied = self._optimizer.apply(metrics["loss/total"])
         if self._critic is not None:
-            metrics |= self._step_critic(metrics["loss/value"], is_skipped=bool(applied.skipped))
+            metrics |= self._critic.step(metrics["loss/value"], self._ranks, is_skipped=bool(applied.skipped))
         metrics |= {
             "train/grad_norm": applied.grad_norm,
             "train/learning_rate": applied.learning_rate,
@@ -289,14 +279,6 @@ class TorchTrainer:
             "train/fed_tokens": float(sum(lengths)),
         }
         return metrics, applied.skipped
-
-    def _step_critic(self, loss: float, *, is_skipped: bool) -> dict[str, float]:
-        """Step the critic where the policy was stepped; a batch that changes nothing does not change it either."""
-        assert self._critic is not None  # called where there is one
-        if is_skipped:
-            self._critic.discard()
-            return {"train/critic_grad_norm": 0.0}
-        return {"train/critic_grad_norm": self._critic.apply(loss, self._ranks).grad_norm}
 
     def _accumulate(self, micro: Sequence[Row], sizes: Sequence[int], divisor: int) -> dict[str, float]:
         """Add one micro-batch's gradient to what is there; its share of every metric."""
@@ -377,12 +359,6 @@ def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> Torc
         keep_checkpoints=config.checkpoint.keep_checkpoints,
         settings=plugin_settings(config),
     )
-
-
-def _reduction(loss: LossConfig) -> Reduction:
-    if loss.advantage_estimator == "dr_grpo":
-        return Reduction("constant", loss.dr_grpo_length)
-    return Reduction("token" if loss.calculate_per_token_loss else "trajectory")
 
 
 def _compute_dtype(dtype: str, device: torch.device, model_dir: Path) -> torch.dtype:
