@@ -110,7 +110,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--best-of", type=int, default=4, help="replies that best-of-n chooses from")
     parser.add_argument("--train-flags", default="", help="further flags of slime/train.py for every method")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/compare"), help="results, table and curves")
-    parser.set_defaults(sessions=160, seeds=5)
+    parser.set_defaults(sessions=240, seeds=5)
     return parser.parse_args(arguments)
 
 
