@@ -8,6 +8,7 @@
     openclaw-rl merge-adapter BASE ADAPTER OUT      a model directory out of a model and its adapter
     openclaw-rl export rl_buffer > talks.jsonl      conversations out of a buffer, ids and log-probs among them
     openclaw-rl import talks.jsonl rl_buffer        and into one
+    openclaw-rl rejudge rl_buffer --judge rule      what another judge says of what is stored
 
 The server is `python -m openclaw.server`, a training run `python slime/train.py`.
 """
@@ -120,6 +121,21 @@ def import_conversations(
 
     adopted = asyncio.run(read_sessions(path, buffer))
     print(f"{adopted.stored} turns stored, {adopted.known} were there", file=sys.stderr)
+
+
+@app.command("rejudge", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def rejudge(
+    context: typer.Context,
+    buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir")],
+    prompt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="instructions for the llm judge, in place of ours")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what another judge says; change nothing")] = False,
+) -> None:
+    """Have stored turns judged again by another judge or prompt. Takes the judge's flags, as training does."""
+    from slime.rollout.rejudging import run_rejudging
+
+    asyncio.run(run_rejudging(buffer, context.args, prompt=prompt, dry_run=dry_run))
 
 
 judge = typer.Typer(no_args_is_help=True, help="Look at judges.", pretty_exceptions_enable=False)

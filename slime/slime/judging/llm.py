@@ -12,7 +12,7 @@ import time
 
 from slime.config.sections import JudgeConfig
 from slime.judging.chat_model import ChatModel
-from slime.judging.prompts import judge_messages, read_score
+from slime.judging.prompts import INSTRUCTIONS, judge_messages, read_score
 from slime.judging.voting import Ballot, collect_votes, count_votes
 from slime.types import Message, SamplingParams, Turn, Verdict
 
@@ -24,8 +24,9 @@ class LlmJudge:
     so that each score can be read again from the store, and asked again of another model.
     """
 
-    def __init__(self, model: ChatModel, config: JudgeConfig) -> None:
+    def __init__(self, model: ChatModel, config: JudgeConfig, instructions: str = INSTRUCTIONS) -> None:
         self._model = model
+        self._instructions = instructions
         self._config = config
         self._sampling = SamplingParams(
             temperature=config.judge_temperature, max_new_tokens=config.judge_max_new_tokens
@@ -35,7 +36,7 @@ class LlmJudge:
         if not turn.next_state:
             return Verdict(None, judge="llm", reason="nothing followed the reply")
         nonce = secrets.token_hex(8)
-        messages = judge_messages(turn, nonce)
+        messages = judge_messages(turn, nonce, self._instructions)
 
         async def vote(index: int) -> Ballot:
             return await self._vote(messages, f"judge-{turn.turn_id}-{index}-{nonce}")

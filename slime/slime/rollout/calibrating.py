@@ -20,6 +20,7 @@ from slime.config.loader import load_config
 from slime.errors import ConfigError
 from slime.judging.calibration import LABELS, Calibration, calibrate, read_labelled
 from slime.judging.llm import LlmJudge
+from slime.judging.prompts import INSTRUCTIONS
 from slime.judging.rule import RuleJudge
 from slime.protocols import Judge
 from slime.rollout.judges import judge_model_at
@@ -40,34 +41,40 @@ async def run_calibration(labelled: Path, arguments: Sequence[str]) -> None:
     rows = read_labelled(labelled)
     async with open_judge(config) as judge:
         result = await calibrate(judge, rows, config.num_judge_workers)
-    Console(stderr=True).print(as_table(result, f"{config.judge} judge, {labelled.name}"))
+    console = Console(stderr=True, highlight=False)
+    console.print(as_table(result, f"{config.judge} judge, {labelled.name}"))
+    console.print(figures_of(result))
     sys.stdout.write(json.dumps(result.as_json(), indent=2) + "\n")
 
 
 @contextlib.asynccontextmanager
-async def open_judge(config: JudgeConfig) -> AsyncIterator[Judge]:
-    """The rules, or a model that runs already."""
+async def open_judge(config: JudgeConfig, instructions: str = INSTRUCTIONS) -> AsyncIterator[Judge]:
+    """The rules, or a model that runs already, told these instructions."""
     if config.judge == "rule":
         yield RuleJudge()
         return
     if not config.judge_url:
         raise ConfigError("--judge llm: say with --judge-url where the model runs; none is started here")
     async with judge_model_at(config, config.judge_model_path) as model:
-        yield LlmJudge(model, config)
+        yield LlmJudge(model, config, instructions)
 
 
 def as_table(result: Calibration, title: str) -> Table:
-    """The confusion, a row a label, and the figures below it."""
-    figures = (
-        f"agreement {result.agreement:.1%}, the opposite {result.opposite:.1%}, Cohen's kappa {result.kappa:.3f}; "
-        f"good: {result.positive_rate:.1%} judged, {result.labelled_positive_rate:.1%} labelled; "
-        f"votes agree {result.mean_agreement:.1%}, entropy {result.mean_vote_entropy:.3f} bits; "
-        f"judged {result.num_judged} of {result.num_turns}"
-    )
-    table = Table(title=title, caption=figures, caption_justify="left")
+    """The confusion, a row a label."""
+    table = Table(title=title)
     table.add_column("label")
     for said in ("judged -1", "judged 0", "judged 1", "unjudged"):
         table.add_column(said, justify="right")
     for label in LABELS:
         table.add_row(str(label), *(str(result.confusion[label, said]) for said in (*LABELS, None)))
     return table
+
+
+def figures_of(result: Calibration) -> str:
+    """What the confusion comes to, in a few lines."""
+    return (
+        f"judged        {result.num_judged} of {result.num_turns}\n"
+        f"agreement     {result.agreement:.1%}, the opposite {result.opposite:.1%}, Cohen's kappa {result.kappa:.3f}\n"
+        f"good          {result.positive_rate:.1%} judged, {result.labelled_positive_rate:.1%} labelled\n"
+        f"votes         agree {result.mean_agreement:.1%}, entropy {result.mean_vote_entropy:.3f} bits"
+    )
