@@ -74,7 +74,9 @@ class Engine(Protocol):
         """Deltas as they are sampled; closing the iterator early aborts the request in the engine."""
         ...
 
-    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores: ...
+    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = "") -> TokenScores:
+        """Log-probs of the tokens from `start` on; `adapter` is whose are asked for, as in a `GenerateRequest`."""
+        ...
 
     async def update_weights(self, weights_dir: Path, version: int) -> None:
         """Serve `weights_dir` as `version`; requests under way go on, and no token is mislabelled."""

@@ -50,9 +50,11 @@ class FixedEngine(ScriptedEngine):
     def __init__(self, *answers: TokenScores | Exception) -> None:
         self._answers = list(answers)
         self.asked: list[tuple[tuple[int, ...], int, int]] = []
+        self.adapters: list[str] = []
 
-    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores:
+    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = "") -> TokenScores:
         self.asked.append((tuple(token_ids), start, top_k))
+        self.adapters.append(adapter)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -193,7 +195,9 @@ def test_an_id_that_was_not_told_is_as_likely_as_it_can_be_at_most():
 
 async def test_the_deadline_covers_all_hints_together(chat: ChatFormat):
     class Hanging(FixedEngine):
-        async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores:
+        async def score(
+            self, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = ""
+        ) -> TokenScores:
             await asyncio.sleep(30)
             raise AssertionError
 
@@ -202,3 +206,14 @@ async def test_the_deadline_covers_all_hints_together(chat: ChatFormat):
     )
     async with asyncio.timeout(5):
         assert isinstance(await teacher.teach(turn_of(chat), ["one", "two"]), NoLesson)
+
+
+@pytest.mark.parametrize(("is_policy", "teacher_adapter"), [(True, "ada"), (False, "")])
+async def test_the_policys_adapter_is_asked_for_the_policy_and_for_a_teacher_that_is_the_policy(
+    chat: ChatFormat, is_policy: bool, teacher_adapter: str
+):
+    engine, policy = FixedEngine(row_scores([1, 2])), FixedEngine(row_scores([1, 2]))
+    config = TeacherConfig(teacher_top_k=2)
+    teacher = Teacher(engine, policy, chat, config, adapter_of=lambda turn: "ada", is_policy=is_policy)
+    assert isinstance(await teacher.teach(turn_of(chat, (97,)), [HINT]), Lesson)
+    assert (engine.adapters, policy.adapters) == ([teacher_adapter], ["ada"])

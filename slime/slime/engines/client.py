@@ -18,6 +18,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -145,11 +146,13 @@ class HttpEngine:
             if runs_on:
                 self._abort_soon(request.request_id)
 
-    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores:
+    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = "") -> TokenScores:
         ids = list(token_ids)
-        body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k)
+        loaded, version = await self._answering(adapter)
+        body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k, adapter=loaded)
         raw = await self._post("/generate", body, self._control_s)
-        return dialect.parse_scores(dialect.read_object(raw), ids, start, top_k)
+        scores = dialect.parse_scores(dialect.read_object(raw), ids, start, top_k)
+        return scores if version is None else replace(scores, version=version)
 
     async def _answering(self, name: str) -> tuple[str, int | None]:
         """What an adapter is called on the wire now, and its version; nothing while the base answers."""

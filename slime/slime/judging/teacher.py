@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slime.chat import ChatFormat
@@ -85,11 +85,24 @@ class Teacher:
     Args:
         engine: whose opinion counts; it has the policy's tokenizer.
         policy: the engine that serves the policy; asked only where k ids a token are wanted.
+        adapter_of: whose adapter of the policy's a turn is answered with; empty: the base's.
+        is_policy: whether the teacher is that policy, adapter and all.
     """
 
-    def __init__(self, engine: Engine, policy: Engine, chat: ChatFormat, config: TeacherConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        policy: Engine,
+        chat: ChatFormat,
+        config: TeacherConfig,
+        *,
+        adapter_of: Callable[[Turn], str] = lambda turn: "",
+        is_policy: bool = False,
+    ) -> None:
         self._engine = engine
         self._policy = policy
+        self._adapter_of = adapter_of
+        self._is_policy = is_policy
         self._chat = chat
         self._config = config
         self._chooses = config.hint_selection in ("token_optimal", "sequence_optimal")
@@ -109,7 +122,7 @@ class Teacher:
         try:
             async with asyncio.timeout(self._config.teacher_timeout_s):
                 scores = await asyncio.gather(*(self._under(hint, turn, prior) for hint in hints))
-                own = await self._score(self._policy, turn.prompt_ids, turn) if self._k else None
+                own = await self._own(turn) if self._k else None
         except TimeoutError:
             return NoLesson(f"the teacher gave no answer within {self._config.teacher_timeout_s:g} s")
         except (EngineError, RenderError) as error:
@@ -121,13 +134,19 @@ class Teacher:
     async def _under(self, hint: str, turn: Turn, prior: Turn | None) -> TokenScores:
         options = turn.details.get("template_options", {})
         prompt_ids = self._chat.render(with_hint(turn.messages, hint), turn.tools, prior, options=options)
-        return await self._score(self._engine, prompt_ids, turn)
+        adapter = self._adapter_of(turn) if self._is_policy else ""
+        return await self._score(self._engine, prompt_ids, turn, adapter)
 
-    async def _score(self, engine: Engine, prompt_ids: tuple[int, ...], turn: Turn) -> TokenScores:
+    async def _own(self, turn: Turn) -> TokenScores:
+        """What the policy thinks of its reply, without a hint."""
+        return await self._score(self._policy, turn.prompt_ids, turn, self._adapter_of(turn))
+
+    async def _score(self, engine: Engine, prompt_ids: tuple[int, ...], turn: Turn, adapter: str) -> TokenScores:
         """The reply's tokens after a prompt, each of them or an error."""
         reply = turn.completion.token_ids
         breadth = max(_LEAST_BREADTH, 4 * self._k) if self._k else 0
-        scores = await patiently(lambda: engine.score((*prompt_ids, *reply), len(prompt_ids), breadth))
+        token_ids, start = (*prompt_ids, *reply), len(prompt_ids)
+        scores = await patiently(lambda: engine.score(token_ids, start, breadth, adapter=adapter))
         if len(scores.logprobs) != len(reply):
             raise EngineError(f"{len(scores.logprobs)} log-probs came for a reply of {len(reply)} tokens")
         if not all(math.isfinite(value) for value in scores.logprobs):

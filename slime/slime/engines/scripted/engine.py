@@ -53,9 +53,9 @@ class ScriptedEngine:
             async for payload in payloads:
                 yield reader.feed(payload)
 
-    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores:
+    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = "") -> TokenScores:
         ids = list(token_ids)
-        body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k)
+        body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k, adapter=self._answering(adapter))
         answers = [payload async for payload in self._payloads(body)]
         return dialect.parse_scores(answers[-1], ids, start, top_k)
 
