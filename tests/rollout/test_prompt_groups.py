@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prompt_rig import Rig
 from slime.chat import ChatFormat
-from slime.config import CheckpointConfig, RolloutConfig
+from slime.config import CheckpointConfig
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.engines.scripted.faults import Fault
 from slime.errors import ConfigError, PluginError
@@ -195,6 +195,22 @@ async def test_what_was_out_and_not_trained_is_given_out_again_after_a_restart(r
     assert read_metrics(rig.folder / "second")[-1]["rollout/raw_reward"] == 0.0
 
 
+async def test_replies_without_log_probs_and_samples_with_hooks_of_their_own_end_the_run(rig: Rig):
+    source = """
+def generate(sample):
+    sample.tokens, sample.response, sample.response_length = [1, 2, 3], "yes", 2
+    sample.status = sample.Status.COMPLETED
+    return sample
+"""
+    with pytest.raises(PluginError, match=r"replies come without log-probs .*append_response_tokens"):
+        await rig.groups(1, *flags(rig, "--custom-generate-function-path", rig.plugin("bare.py", source)))
+    run = rig.start(rig.config(*flags(rig)))
+    (group,) = run.source.get_samples(1)
+    group[0].multimodal_inputs = {"images": ["x.png"]}
+    with pytest.raises(PluginError, match=r"sample\.multimodal_inputs is set"):
+        await run.maker.make(group, 0)
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -221,6 +237,16 @@ def test_a_hook_that_the_loop_would_not_call_is_refused(rig: Rig):
         plan_rollout(rig.config(*flags(rig), "--dynamic-sampling-filter-path", wrong))
 
 
-def test_defaults_of_the_rollout_section_are_untouched():
-    assert RolloutConfig().num_rollouts_per_prompt == 1
-    assert Sample().status is Sample.Status.PENDING
+def test_a_response_is_appended_only_whole():
+    sample = Sample(tokens=[1, 2])
+    with pytest.raises(ValueError, match="trainable tokens need the log-probs"):
+        sample.append_response_tokens(tokens=[3])
+    with pytest.raises(ValueError, match="2 log-probs for 1 tokens"):
+        sample.append_response_tokens(tokens=[3], log_probs=[-0.1, -0.2])
+    with pytest.raises(ValueError, match="have no log-probs"):
+        sample.append_response_tokens(tokens=[3], log_probs=[-0.1], trainable=False)
+    sample.append_response_tokens(tokens=[3], log_probs=[-0.1], meta_info={"finish_reason": {"type": "length"}})
+    sample.append_response_tokens(tokens=[4], trainable=False)
+    assert (sample.tokens, sample.loss_mask, sample.rollout_log_probs) == ([1, 2, 3, 4], [1, 0], [-0.1, 0.0])
+    assert sample.status is Sample.Status.TRUNCATED
+    assert Sample.from_dict(sample.to_dict() | {"mine": 1}).mine == 1

@@ -87,6 +87,12 @@ class BatchMaker:
                 finished.append(made)
             elif isinstance(self._source, PromptSource):
                 self._source.settle(self.settled([group_id]))
+        reasons = Counter(why_not_trained(sample) for sample in flatten(groups))
+        if not finished and reasons["no log-probs"]:
+            raise PluginError(
+                "replies come without log-probs and none can be trained: set sample.rollout_log_probs from the answer "
+                "of the engine, or use sample.append_response_tokens"
+            )
         self.rollout_id += 1
         return finished
 

@@ -92,6 +92,7 @@ class GroupMaker:
 
     async def _generate(self, sample: Sample, rollout_id: int, *, evaluation: bool) -> Any:
         """The sample, or several that it was cut into."""
+        _refuse_what_is_not_read(sample)
         async with self._free:
             if sample.status not in (Sample.Status.PENDING, Sample.Status.ABORTED):
                 return sample  # it came finished from the data source
@@ -189,3 +190,10 @@ class GroupMaker:
             sample.reward = verdict.score
             if verdict.details:
                 sample.metadata["reward_details"] = dict(verdict.details)
+
+
+def _refuse_what_is_not_read(sample: Sample) -> None:
+    """Attributes of slime's sample that would change what is done with it, and that nothing here looks at."""
+    for name in ("generate_function_path", "custom_rm_path", "multimodal_inputs"):
+        if getattr(sample, name):
+            raise PluginError(f"sample.{name} is set: hooks are those of the run's flags, and prompts are text")
