@@ -15,6 +15,7 @@ from slime.weights import is_adapter, read_manifest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FLAGS = ["--use-lora", "--rollout-batch-size", "2", "--lr", "1e-3", "--kl-loss-coef", "0.01", "--max-staleness", "100"]
+FLAGS += ["--baseline", "none"]  # somebody whose opinion never changes would teach a moving average nothing
 OPINIONS = {"ada": "Thanks, that is great!", "bob": "No, that is wrong. Please correct it."}
 
 
