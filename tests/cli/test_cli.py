@@ -16,7 +16,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_the_commands():
     done = run("--help")
     assert done.returncode == 0
-    for command in ("demo", "tiny-model", "replay-traffic"):
+    for command in ("export", "import", "rejudge", "demo", "tiny-model", "replay-traffic"):
         assert command in done.stdout
 
 
