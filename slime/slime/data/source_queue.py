@@ -1,6 +1,6 @@
 """The queue of a run that trains an adapter for each user: batches of one source, aged by that source's own updates.
 
-    put ─▶ [ada bob ada ada bob] ─ the source that first has enough ─▶ take ─▶ [ada ada ada]
+put ─▶ [ada bob ada ada bob] ─ the source that first has enough ─▶ take ─▶ [ada ada ada]
 """
 
 from __future__ import annotations
