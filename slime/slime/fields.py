@@ -74,7 +74,9 @@ register_field("turn_index", level="token", dtype="int64", fill=-1, meaning="whi
 register_field("rewards", level="token", meaning="score of its turn; the sample's reward where turns have none")
 register_field("advantages", level="token", meaning="made from rewards by the trainer, unless a sample brings its own")
 register_field("returns", level="token", meaning="advantage plus value before the turn: what a critic learns")
-register_field("old_values", level="token", meaning="the critic's value of what came before the token, at the start of the batch")
+register_field(
+    "old_values", level="token", meaning="the critic's value of what came before the token, at the start of the batch"
+)
 register_field(
     "proximal_logprobs", level="token", fill=math.nan, meaning="log-prob at the start of the batch, of several steps"
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from slime.algorithms.returns import compute_gae
 from torch import Tensor
+
+from slime.algorithms.returns import compute_gae
 
 __all__ = ["advantages_by_turn", "compute_gae"]
 
