@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from slime.monitor import OURS
 
 # An example's time says how busy the machine is, and nothing about what is tested.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def log_lines_go_where_they_went() -> Iterator[None]:
+    """What an entry point that a test calls does to our loggers ends with that test."""
+    loggers = [logging.getLogger(name) for name in OURS]
+    before = [(logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.propagate, logger.handlers = propagate, handlers
 
 
 @pytest.fixture(scope="session")

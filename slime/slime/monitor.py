@@ -20,7 +20,9 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
-_OURS = ("slime", "openclaw", "openclaw_rl", "openclaw_test")
+OURS = ("slime", "openclaw", "openclaw_rl", "openclaw_opd", "openclaw_combine", "openclaw_test")
+"""The loggers that `configure_logging` speaks for."""
+
 _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ def configure_logging(level: str = "info", log_file: Path | None = None) -> None
     for handler in handlers:
         if not isinstance(handler, RichHandler):
             handler.setFormatter(logging.Formatter(_FORMAT))
-    for name in _OURS:
+    for name in OURS:
         logger = logging.getLogger(name)
         logger.setLevel(level.upper())
         logger.propagate = False

@@ -214,24 +214,24 @@ class Pipeline:
             return
         self._unsaved[report.step] = batch.turn_ids
         self._unsaved_groups += [group.group_id for group in batch.groups]
-        metrics = dict(report.metrics)
-        is_last = report.step == self._config.num_rollout
-        if report.step % self._save_interval == 0 or is_last:
-            metrics |= await self._make_true(report.step)
-        metrics |= await self._follow(report.step)
-        metrics |= self._judge_metrics()
-        self.version = report.step
-        self._queue.trained(batch.groups)
-        metrics |= {
+        metrics = dict(report.metrics) | {
             "train/seconds": trained - began,
+            "train/samples": len(batch.samples),
             "queue/wait_s": waited_s,
-            "queue/length": len(self._queue),
             "queue/staleness_mean": sum(staleness) / len(staleness),
             "queue/staleness_max": max(staleness),
             "queue/stale_total": self._num_stale,
-            "train/samples": len(batch.samples),
         }
-        self._monitor.record(report.step, metrics)
+        is_last = report.step == self._config.num_rollout
+        try:
+            if report.step % self._save_interval == 0 or is_last:
+                metrics |= await self._make_true(report.step)
+            metrics |= await self._follow(report.step)
+            metrics |= self._judge_metrics()
+            self.version = report.step
+            self._queue.trained(batch.groups)
+        finally:  # whoever interrupts a run here may find the update in its checkpoint, and then misses it in the figures
+            self._monitor.record(report.step, metrics | {"queue/length": len(self._queue)})
 
     async def _make_true(self, step: int) -> dict[str, float]:
         """Write a checkpoint, have it served, and tell the store what it consumed; returns how long that took."""

@@ -50,7 +50,6 @@ def test_alarm_rings_once_loudly_and_says_when_it_is_over(caplog: pytest.LogCapt
             alarm.add(float(rng.random() < rate))
 
     with caplog.at_level(logging.WARNING, logger="slime.judging.drift"):
-        logging.getLogger("slime.judging.drift").propagate = True
         live(0.5, 500)
         assert (alarm.is_ringing, caplog.records) == (False, [])
         live(0.95, 300)

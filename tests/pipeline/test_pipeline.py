@@ -204,6 +204,27 @@ async def _raise(error: TrainerError, _: object) -> None:
     raise error
 
 
+async def test_an_update_interrupted_after_its_checkpoint_stands_in_the_figures(store: Store, tmp_path: Path):
+    await fill(store, ["a", "b", "c", "d"])
+    learner = ScriptedLearner(tmp_path / "save")
+    first, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=2)
+    is_publishing = asyncio.Event()
+
+    async def publish(weights_dir: Path, version: int) -> None:
+        is_publishing.set()
+        await asyncio.sleep(30)
+
+    first._publish = publish
+    running = asyncio.create_task(first.run())
+    await asyncio.wait_for(is_publishing.wait(), 10)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    second, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=2)
+    await run(second)
+    assert [ids for _, ids in learner.trained] == [("a", "b"), ("c", "d")]
+    assert [(entry["step"], entry["train/samples"]) for entry in read_metrics(tmp_path / "run")] == [(1, 2), (2, 2)]
+
+
 async def test_a_skipped_update_makes_no_version(store: Store, tmp_path: Path):
     await fill(store, ["a", "b", "c", "d"])
     learner = ScriptedLearner(tmp_path / "save", skip={1: "the gradient is not finite"})
