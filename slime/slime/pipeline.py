@@ -230,7 +230,7 @@ class Pipeline:
             metrics |= self._judge_metrics()
             self.version = report.step
             self._queue.trained(batch.groups)
-        finally:  # whoever interrupts a run here may find the update in its checkpoint, and then misses it in the figures
+        finally:  # interrupted here, a run may find the update in its checkpoint, and then misses it in the figures
             self._monitor.record(report.step, metrics | {"queue/length": len(self._queue)})
 
     async def _make_true(self, step: int) -> dict[str, float]:

@@ -193,7 +193,8 @@ async def test_what_was_out_and_not_trained_is_given_out_again_after_a_restart(r
     await train_until(6, rig.folder / "second")
     assert sorted(seen) == sorted(f"question {i}" for i in range(12))
     # a batch that was sampled while another trained may be told of with either
-    told = [entry["rollout/raw_reward"] for entry in read_metrics(rig.folder / "second") if "rollout/raw_reward" in entry]
+    entries = read_metrics(rig.folder / "second")
+    told = [entry["rollout/raw_reward"] for entry in entries if "rollout/raw_reward" in entry]
     assert told
     assert set(told) == {0.0}
 
