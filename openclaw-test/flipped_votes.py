@@ -1,0 +1,24 @@
+"""A judge that is often wrong, as a reward plug-in: what the rule judge says, in three of ten turns turned round.
+
+    python -m openclaw_test.compare … --train-flags "--custom-rm-path openclaw_test.flipped_votes"
+
+Whether a method still learns from such votes says how much it relies on each of them.
+"""
+
+from __future__ import annotations
+
+import random
+
+from slime.judging.rule import RuleJudge
+from slime.types import Turn
+
+SHARE = 0.3
+"""How many votes are wrong."""
+
+
+async def get_reward_model(turn: Turn) -> float:
+    """The rule judge's score, or its opposite; a conversation's words decide which, so a seed gives the same ones."""
+    verdict = await RuleJudge().judge(turn)
+    score = verdict.score or 0.0
+    is_wrong = random.Random(f"{turn.messages} {turn.reply}").random() < SHARE
+    return -score if is_wrong else score
