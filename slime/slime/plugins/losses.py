@@ -26,6 +26,7 @@ from slime.plugins.hooks import LOSS, load_hook, same
 from slime.plugins.loading import describe, load_object
 
 _VALUES: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("values of the loss under way")
+_OF_SAMPLES = frozenset(("batch", "logits", "sample_index", "turn_index", "reward", "rewards"))
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class LossHook:
     def is_sum_over_samples(self) -> bool:
         """Whether it reduces by `sum_of_sample_mean`; else it gives a mean over the micro-batch's trainable tokens."""
         return "sum_of_sample_mean" in self.asks_for
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether it reads which tokens are of one sample, as they were collected; else a token's values are all."""
+        return not self.is_sum_over_samples or bool(self.asks_for & _OF_SAMPLES)
 
     def __call__(self, values: Mapping[str, Any]) -> tuple[Tensor, dict[str, float]]:
         """The loss of one micro-batch and its metrics.

@@ -26,6 +26,7 @@ from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
 from slime.config.sections import CheckpointConfig, Config, LoraConfig, LossConfig, TrainerConfig
 from slime.data.estimates import reduction_of, with_advantages
+from slime.data.joining import fed_once
 from slime.data.packing import plan, split_evenly
 from slime.data.rows import Row, flatten, rows
 from slime.errors import TrainerError
@@ -261,6 +262,8 @@ class TorchTrainer:
         sizes = trajectory_sizes(trajectory_ids, counts)
         divisor = self._reduction.divisor(num_trajectories(trajectory_ids, counts), sum(counts))
         total_weight = float(self._reduction.weights(sizes, counts).sum())
+        if not self._loss_fn.sees_samples:
+            step_rows, sizes = fed_once(step_rows, trajectory_ids, sizes)
         lengths = [row.length for row in step_rows]
         totals: Counter[str] = Counter()
         for micro in plan(lengths, self._config.max_tokens_per_gpu, self._ranks.world_size)[self._ranks.rank]:
