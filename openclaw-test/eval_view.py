@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from openclaw_test.gains import gain_table, gains
 from openclaw_test.measures import IN_A_ROW, Interval
 from openclaw_test.scoring import PersonaScore
 from openclaw_test.suites import SuiteScore
@@ -37,14 +38,20 @@ def write_report(
         suites: by assistant.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
+    gained = gains(rows)
     report = {
         "settings": dict(settings),
         "rows": [asdict(row) for row in rows],
         "suites": {name: [asdict(score) | {"note": score.note} for score in scores] for name, scores in suites.items()},
         "ranking": ranking(rows),
+        "gains": [asdict(gain) | {"share": gain.share} for gain in gained],
     }
     (output_dir / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    tables = [*([conversation_table(rows)] if rows else []), *([suite_table(suites)] if suites else [])]
+    tables = [
+        *([conversation_table(rows)] if rows else []),
+        *([gain_table(gained)] if gained else []),
+        *([suite_table(suites)] if suites else []),
+    ]
     with (output_dir / "table.txt").open("w", encoding="utf-8") as file:
         for table in tables:
             Console(file=file, width=_LOG_WIDTH).print(table)

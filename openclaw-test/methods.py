@@ -1,6 +1,7 @@
 """The methods and baselines that a comparison knows: each is a name, and what it takes to run it.
 
     binary-rl, opd, combine ─▶ Method ─▶ flags of slime/train.py: a folder's loss, its rollout, a recipe
+    … -lora                 ─▶ the same, training an adapter
     untrained, memory, best-of-n ─▶ Baseline ─▶ an assistant in front of the model as it is
 
 A method is chosen by the files in its folder alone; nothing here knows what they do. A folder of your own takes part
@@ -9,6 +10,7 @@ with `--method-dir`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,12 @@ from openclaw_test.users import User
 from slime.errors import ConfigError, nearest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+ADAPTED = "-lora"
+"""What the name of a method ends with when it trains an adapter."""
+
+LORA_RECIPE = ("--use-lora", "--lora-rank", "8", "--lora-alpha", "16", "--lr", "5e-3")
+"""Added to a method's flags by `-lora`: the published rank and ten times the rate at which all weights are trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,11 @@ class Method:
             *self.recipe,
         ]
 
+    @property
+    def adapted(self) -> Method:
+        """The same method, training a LoRA adapter instead of all weights."""
+        return dataclasses.replace(self, name=self.name + ADAPTED, recipe=(*self.recipe, *LORA_RECIPE))
+
 
 METHODS: Mapping[str, Method] = {
     "binary-rl": Method("binary-rl", ROOT / "openclaw-rl"),
@@ -73,15 +86,16 @@ def baselines(num_replies: int) -> Mapping[str, Baseline]:
 def chosen_arms(
     names: str, known: Mapping[str, Baseline], method_dirs: Sequence[str] = ()
 ) -> tuple[dict[str, Baseline], dict[str, Method]]:
-    """The baselines and methods that `--arms` names; `all` of them, when it says so.
+    """The baselines and methods that `--arms` names; `all` is every baseline, and every method with all its weights.
 
     Raises:
         ConfigError: a name that nobody knows, or a method whose files are missing.
     """
     own = {Path(path).resolve().name: Method(Path(path).resolve().name, Path(path).resolve()) for path in method_dirs}
     methods = {**METHODS, **own}
+    wanted = [*known, *methods] if names == "all" else [part.strip() for part in names.split(",") if part.strip()]
+    methods |= {method.adapted.name: method.adapted for method in methods.values()}
     every = [*known, *methods]
-    wanted = every if names == "all" else [part.strip() for part in names.split(",") if part.strip()]
     for name in wanted:
         if name not in every:
             raise ConfigError(f"--arms: no {name!r} among {', '.join(every)}, all{nearest(name, every)}")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from openclaw_test import compare
 from openclaw_test.compare import Comparison, _keep, _kept
+from openclaw_test.gains import gains
 from openclaw_test.lockstep import LockStep
 from openclaw_test.methods import METHODS, baselines, chosen_arms
 from openclaw_test.personas import TINY, chosen
-from openclaw_test.scoring import HeldOut, SeedResult
+from openclaw_test.scoring import HeldOut, PersonaScore, SeedResult
 from openclaw_test.sessions import Session
 from openclaw_test.trial import Plan
 from slime.errors import ConfigError, TrainerError
@@ -34,6 +35,32 @@ def test_arms_are_chosen_by_name_and_a_misspelt_one_is_named():
     assert (list(still), list(methods)) == (["untrained", "memory", "best-of-4"], ["binary-rl", "opd", "combine"])
     with pytest.raises(ConfigError, match="did you mean combine"):
         chosen_arms("combin", KNOWN)
+
+
+def test_every_method_has_an_arm_that_trains_an_adapter(tmp_path: Path):
+    for name in ("custom_loss.py", "custom_rollout.py"):
+        (tmp_path / name).write_text("")
+    own = tmp_path.name
+    _, methods = chosen_arms(f"opd,opd-lora,{own}-lora", KNOWN, [str(tmp_path)])
+    assert list(methods) == ["opd", "opd-lora", f"{own}-lora"]
+    full, adapted = methods["opd"].flags(), methods["opd-lora"].flags()
+    assert adapted[: len(full)] == full, "and the later of two flags counts"
+    assert "--use-lora" in adapted[len(full) :]
+
+
+def test_an_adapters_gain_is_a_share_of_the_full_one(tmp_path: Path):
+    def row(arm: str, num_kept: int, num_right: int) -> PersonaScore:
+        session = Session("student-0", "student", 0, "It comes to 7.", True, True, 1, 6)
+        result = SeedResult(0, [session], {"student": HeldOut(200, num_kept, num_right, 7.5, 0.0)})
+        [made] = comparison(tmp_path).plan.rows(arm, [result])
+        return made
+
+    rows = [row("untrained", 20, 198), row("opd", 180, 190), row("opd-lora", 172, 194), row("combine", 190, 190)]
+    [gain] = gains(rows)
+    assert (gain.method, gain.persona) == ("opd", "student")
+    assert gain.share == pytest.approx(152 / 160)
+    assert gain.accuracy_lost == pytest.approx(0.02)
+    assert gains(rows[1:]) == [], "nobody knows what it was before"
 
 
 def test_a_method_is_its_folder(tmp_path: Path):
