@@ -38,7 +38,7 @@ class ApiModel:
         base_url: up to and including `/v1`.
         model: its name there; the first of `/models` when empty.
         api_key: sent as the bearer token; a placeholder when empty, which local servers accept.
-        timeout_s: how long one attempt may take.
+        timeout_s: how long an answer may take, retries included.
         retries: attempts after the first, on connection errors, 408, 409, 429 and 5xx; with exponential backoff
             and jitter, or when Retry-After says.
     """
@@ -61,6 +61,7 @@ class ApiModel:
             timeout=openai.Timeout(timeout_s, connect=_CONNECT_S),
         )
         self._client.organization = self._client.project = None  # which it looked up in the environment
+        self._timeout_s = timeout_s
         self._breaker = breaker or CircuitBreaker(base_url)
         self._renamed: dict[str, str | None] = {}
         self._naming = asyncio.Lock()
@@ -84,9 +85,12 @@ class ApiModel:
 
     async def _answer(self, messages: list[Message], request_id: str, sampling: SamplingParams) -> Answer:
         try:
-            if not self.name:
-                await self._find_name()
-            reply = await self._complete(messages, request_id, sampling)
+            async with asyncio.timeout(self._timeout_s):
+                if not self.name:
+                    await self._find_name()
+                reply = await self._complete(messages, request_id, sampling)
+        except TimeoutError as error:
+            raise EngineUnavailable(f"{self._client.base_url}: no answer within {self._timeout_s:g} s") from error
         except openai.APIStatusError as error:
             message = f"HTTP {error.status_code} from {self._client.base_url}: {error.message}"
             if error.status_code in (408, 409, 429) or error.status_code >= 500:

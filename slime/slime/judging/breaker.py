@@ -2,13 +2,14 @@
 
                   `failures` in a row                     cooldown is over
 CLOSED, all pass ────────────────────▶ OPEN, none passes ─────────────────▶ HALF OPEN, one passes
-   ▲                                     ▲                                      │          │
+   ▲                                     ▲                  the others wait     │          │
    │                                     └───── it failed: twice the cooldown ──┘          │
    └─────────────────────────────────────────── it succeeded ──────────────────────────────┘
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -26,7 +27,8 @@ MAX_COOLDOWN_S = 300.0
 class CircuitBreaker:
     """Lets calls through to something that may be down.
 
-    Only `EngineUnavailable` counts as a failure: whoever refuses a request is up.
+    Only `EngineUnavailable` counts as a failure: whoever refuses a request is up. A line in the log says when it opens
+    and when it closes, and none tells of the trials in between.
 
     Args:
         name: who is called, for logs and errors.
@@ -44,7 +46,7 @@ class CircuitBreaker:
         self._failures_in_a_row = 0
         self._cooldown_s = cooldown_s
         self._open_until: float | None = None
-        self._is_on_trial = False
+        self._trial: asyncio.Event | None = None
 
     @property
     def is_open(self) -> bool:
@@ -52,45 +54,47 @@ class CircuitBreaker:
         return self._open_until is not None
 
     async def call(self, function: Callable[[], Awaitable[T]]) -> T:
-        """The function's outcome; `EngineUnavailable` at once while the circuit is open."""
-        is_trial = self._admit()
+        """The function's outcome; while the circuit is open `EngineUnavailable`, which says when to ask again."""
+        is_trial = await self._admit()
         try:
             outcome = await function()
-        except EngineUnavailable:
-            self._failed(is_trial)
+        except EngineUnavailable as error:
+            self._failed(error, is_trial)
             raise
-        except BaseException as error:
-            if isinstance(error, Exception):
-                self._close()  # it answers, if only with a refusal
+        except Exception:
+            self._close()  # it answers, if only with a refusal
             raise
         else:
             self._close()
             return outcome
         finally:
-            if is_trial:
-                self._is_on_trial = False
+            if is_trial and self._trial is not None:
+                self._trial.set()
+                self._trial = None
 
-    def _admit(self) -> bool:
-        if self._open_until is None:
-            return False
-        wait_s = self._open_until - self._clock()
-        if wait_s > 0 or self._is_on_trial:
-            raise EngineUnavailable(
-                f"{self._name} failed {self._failures_in_a_row} times in a row and is left alone", max(wait_s, 1.0)
-            )
-        self._is_on_trial = True
-        return True
+    async def _admit(self) -> bool:
+        """Whether this call is the trial; who comes while one is under way shares its fate."""
+        while self._open_until is not None:
+            wait_s = self._open_until - self._clock()
+            if wait_s > 0:
+                raise EngineUnavailable(
+                    f"{self._name} failed {self._failures_in_a_row} times in a row and is left alone", wait_s
+                )
+            if self._trial is None:
+                self._trial = asyncio.Event()
+                return True
+            await self._trial.wait()
+        return False
 
-    def _failed(self, is_trial: bool) -> None:
+    def _failed(self, error: EngineUnavailable, is_trial: bool) -> None:
         self._failures_in_a_row += 1
         if is_trial:
             self._cooldown_s = min(2 * self._cooldown_s, MAX_COOLDOWN_S)
         elif self.is_open or self._failures_in_a_row < self._failures:
             return  # calls that were under way when it opened say nothing new
+        if not self.is_open:
+            log.error("circuit open name=%s failures=%d error=%s", self._name, self._failures_in_a_row, error)
         self._open_until = self._clock() + self._cooldown_s
-        log.error(
-            "circuit open name=%s failures=%d cooldown_s=%g", self._name, self._failures_in_a_row, self._cooldown_s
-        )
 
     def _close(self) -> None:
         if self.is_open:

@@ -24,7 +24,7 @@ from slime.config.sections import JudgeConfig
 from slime.judging.chat_model import ChatModel
 from slime.judging.leaks import leak
 from slime.judging.prompts import describe, message_text, read_score, shown_parts
-from slime.judging.voting import Ballot, collect_votes, count_votes
+from slime.judging.voting import RETRY_AFTER_S, Ballot, collect_votes, count_votes
 from slime.protocols import Judge
 from slime.types import Message, SamplingParams, Turn, Verdict
 
@@ -38,6 +38,9 @@ JUDGEMENTS = "judgements"
 
 CANDIDATES = "hint_candidates"
 """Where a verdict's details keep all hints that were fit, the preferred one first."""
+
+HINT_RETRY_AFTER_S = "hint_retry_after_s"
+"""Where they say that whoever reads hints was out, and in how many seconds to ask again."""
 
 INSTRUCTIONS = """\
 You look back at one reply of an assistant, knowing what happened next. You are shown, between marks, the REQUEST \
@@ -102,6 +105,8 @@ class HintingJudge:
         refused = list(hindsight.details.get("refused", ()))
         read = {CANDIDATES: ordered, "hindsight": hindsight.reason, "refused_hints": refused, JUDGEMENTS: judgements}
         details = {**verdict.details, **read}
+        if RETRY_AFTER_S in hindsight.details:
+            details[HINT_RETRY_AFTER_S] = hindsight.details[RETRY_AFTER_S]
         return replace(verdict, hint=ordered[0] if ordered else None, details=details)
 
 

@@ -25,6 +25,8 @@ from slime.judging.chat_model import ChatModel, EngineModel, Render
 log = logging.getLogger(__name__)
 
 _PROBE_S = 5.0
+_SHARE_OF_DEADLINE = 0.95
+"""Of a vote's time: a server that hangs is then known to be out, not merely late for one vote."""
 _VERSION = re.compile(r"v\d+\w*")
 
 
@@ -46,7 +48,7 @@ async def judge_model_at(judge: JudgeConfig, tokenizer_dir: str) -> AsyncIterato
             base_url,
             model=judge.judge_model,
             api_key=judge.judge_api_key,
-            timeout_s=judge.judge_timeout_s,
+            timeout_s=_SHARE_OF_DEADLINE * judge.judge_timeout_s,
             retries=judge.judge_retries,
         ) as model:
             yield model

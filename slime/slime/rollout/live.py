@@ -1,8 +1,9 @@
 """Samples from conversations that are going on.
 
     Store ──claim──▶ Turn with its next state ──judge──▶ Verdict ──▶ stored ──finish──▶ Sample ──▶ the caller
-                       │ too old, or not to be trained      │ unjudged, or score 0    │ not this method's
-                       └────────────▶ excluded, with the reason ◀┴────────────────────┘
+      ▲                │ too old, or not to be trained    │ │ unjudged, or score 0      │ not this method's
+      │                └────────────▶ excluded, with the reason ◀──────────────────────┘
+      └─ released, and no other claimed for a while ◀─────┘ the judge is out
 
 A turn is held under a lease from the claim until the update that consumes it; a collector that dies
 lets go of it, and what was judged by then is not judged again. Several turns are judged at once, and
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -24,6 +26,7 @@ from slime.data.stitching import ScoredTurn, stitch, why_not_trained
 from slime.errors import LeaseLost
 from slime.judging.precedence import judge_with_feedback
 from slime.protocols import Judge
+from slime.rollout.outage import Outage
 from slime.store import Claim, Store
 from slime.types import SampleGroup, Turn, Verdict
 
@@ -58,6 +61,8 @@ async def finished_turns(
 ) -> AsyncGenerator[T]:
     """What `finish` makes of turns that may be trained and whose verdicts say something, as it is made; endless.
 
+    While the judge is out turns wait for it in the store, as long as they are not too old.
+
     Args:
         finish: its errors end the collecting; what may fail in a turn is for it to turn into `NotTrained`.
         owner: who holds the leases; a collector started again under the same name may release its old ones.
@@ -65,12 +70,16 @@ async def finished_turns(
         num_workers: turns judged and finished at once.
     """
     judging: list[asyncio.Task[T | None]] = []  # in the order they were claimed
+    outage = Outage()
     try:
         while True:
-            if room := num_workers - len(judging):
-                for claim in await store.claim(room, owner, rollout.lease_s):
+            if (room := num_workers - len(judging)) and not outage.pause_s:
+                claims = await store.claim(room, owner, rollout.lease_s)
+                if outage.has_waiting:
+                    random.shuffle(claims)  # the first finds out whether the judge is back: not always the same one
+                for claim in claims:
                     oldest = policy_version() - rollout.max_staleness
-                    judging.append(asyncio.create_task(_take_one(store, judge, finish, claim, owner, oldest)))
+                    judging.append(asyncio.create_task(_take_one(store, judge, finish, claim, owner, oldest, outage)))
             if not judging:
                 await asyncio.sleep(_POLL_S)
                 continue
@@ -86,16 +95,22 @@ async def finished_turns(
         await asyncio.gather(*judging, return_exceptions=True)
 
 
-async def _take_one(store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, oldest: int) -> T | None:
-    """Take one claimed turn to a stored verdict and beyond; None when nothing of it can be trained."""
+async def _take_one(
+    store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, oldest: int, outage: Outage
+) -> T | None:
+    """Take one claimed turn to a stored verdict and beyond; None when nothing of it can be trained, or not yet."""
     turn = claim.turn
     try:
         if reason := _why_not(turn, oldest):
+            outage.forget(turn.turn_id)
             await store.exclude([turn.turn_id], reason)
             return None
         verdict = claim.verdict
         if verdict is None:
-            turn, verdict = await _judged(store, judge, claim, owner)
+            judged = await _judged(store, judge, claim, owner, outage)
+            if judged is None:
+                return None
+            turn, verdict = judged
         if not verdict.is_effective:
             return None
         finished = await finish(turn, verdict)
@@ -108,13 +123,23 @@ async def _take_one(store: Store, judge: Judge, finish: Finish[T], claim: Claim,
         return None
 
 
-async def _judged(store: Store, judge: Judge, claim: Claim, owner: str) -> tuple[Turn, Verdict]:
-    """The turn as it was judged and its stored verdict; once more for feedback that came while it was judged."""
+async def _judged(store: Store, judge: Judge, claim: Claim, owner: str, outage: Outage) -> tuple[Turn, Verdict] | None:
+    """The turn as it was judged and its stored verdict; None, and the turn is free again, while the judge is out.
+
+    It is judged once more for feedback that came while it was judged.
+    """
     feedback, turn_id = claim.feedback, claim.turn.turn_id
-    turn, verdict = await judge_with_feedback(judge, claim.turn, feedback)
-    while not await store.record_verdict(turn_id, verdict, owner, feedback=feedback):
-        feedback = (await store.feedback(turn_id))[-1]
+    while True:
         turn, verdict = await judge_with_feedback(judge, claim.turn, feedback)
+        if not outage.lets_stand(turn_id, verdict):
+            answers = [entry for entry in verdict.details.get("judgements", ()) if entry.get("answer")]
+            await store.record_judgements(turn_id, answers)
+            await store.release(owner, [turn_id])
+            log.debug("turn waits for the judge turn=%s pause_s=%.1f", turn_id, outage.pause_s)
+            return None
+        if await store.record_verdict(turn_id, verdict, owner, feedback=feedback):
+            break
+        feedback = (await store.feedback(turn_id))[-1]
     # Not the reason, which may quote the person: that is stored with the verdict.
     log.info("turn judged turn=%s score=%s judge=%s hint=%s", turn_id, verdict.score, verdict.judge, bool(verdict.hint))
     return turn, verdict

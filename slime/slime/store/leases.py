@@ -56,9 +56,10 @@ def renew(connection: sqlite3.Connection, turn_ids: Sequence[str], owner: str, l
         _lease(connection, seq, owner, lease_s, now)
 
 
-def release(connection: sqlite3.Connection, owner: str) -> int:
-    """Free everything that `owner` holds; returns how many turns that were."""
-    rows = connection.execute("SELECT seq, turn_id, state FROM turns WHERE lease_owner = ?", (owner,)).fetchall()
+def release(connection: sqlite3.Connection, owner: str, turn_ids: frozenset[str] | None = None) -> int:
+    """Free what `owner` holds of these turns, or everything; returns how many turns that were."""
+    held = connection.execute("SELECT seq, turn_id, state FROM turns WHERE lease_owner = ?", (owner,)).fetchall()
+    rows = [row for row in held if turn_ids is None or row[1] in turn_ids]
     for seq, turn_id, state in rows:
         _free(connection, seq, turn_id, state, f"released by {owner}")
     return len(rows)

@@ -153,9 +153,10 @@ class Store:
             partial(leases.renew, turn_ids=tuple(turn_ids), owner=owner, lease_s=lease_s, clock=self._clock)
         )
 
-    async def release(self, owner: str) -> int:
-        """Free everything `owner` holds, e.g. what it held before it was restarted; returns how many turns."""
-        return await self._write(partial(leases.release, owner=owner))
+    async def release(self, owner: str, turn_ids: Sequence[str] | None = None) -> int:
+        """Free what `owner` holds of these turns, or everything, e.g. of before it was restarted; returns how many."""
+        chosen = None if turn_ids is None else frozenset(turn_ids)
+        return await self._write(partial(leases.release, owner=owner, turn_ids=chosen))
 
     # What became of it.
 
