@@ -106,8 +106,6 @@ def check(config: Config) -> Plan:
             f"--majority-vote-n {config.judge.majority_vote_n}: cast more votes, or need fewer"
         )
     plugin = config.plugin
-    if config.judge.judge_siblings and (plugin.custom_rm_path or config.judge.judge != "llm"):
-        raise ConfigError("--judge-siblings: only a language model compares replies; add --judge llm, or leave it out")
     sampling = plan_rollout(config)
     is_live = sampling.loop == "live"
     if is_live and config.rollout.num_rollouts_per_prompt > 1:
@@ -202,6 +200,7 @@ async def train(config: Config, plan: Plan) -> None:
             fleet.urls,
             policy_version=lambda: pipeline.version,
             num_pending=lambda: pipeline.num_pending,
+            relative=RelativeJudge(model, config.judge) if model is not None and config.judge.judge_siblings else None,
         )
         pipeline = Pipeline(
             store=store,

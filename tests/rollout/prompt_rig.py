@@ -15,6 +15,7 @@ from slime.chat import ChatFormat
 from slime.config import Config
 from slime.config.loader import resolve
 from slime.engines.scripted.engine import ScriptedEngine
+from slime.judging.relative import RelativeJudge
 from slime.protocols import Engine
 from slime.rollout.prompt_plan import RolloutPlan, plan_rollout
 from slime.rollout.prompts import PromptRun
@@ -29,6 +30,7 @@ class Rig:
     Attributes:
         pending: samples that wait for a trainer that is not there.
         version: its version.
+        relative: compares the replies to a prompt, with `--judge-siblings`.
     """
 
     folder: Path
@@ -38,6 +40,7 @@ class Rig:
     version: int = 0
     engines: list[Engine] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
+    relative: RelativeJudge | None = None
 
     @property
     def chat(self) -> ChatFormat:
@@ -64,7 +67,12 @@ class Rig:
             self.engines = [ScriptedEngine(self.replies, model_dir=self.model_dir)]
         plan = plan or plan_rollout(config)
         run = plan.start(
-            config, self.engines, self.urls, policy_version=lambda: self.version, num_pending=lambda: self.pending
+            config,
+            self.engines,
+            self.urls,
+            policy_version=lambda: self.version,
+            num_pending=lambda: self.pending,
+            relative=self.relative,
         )
         assert run is not None
         return run

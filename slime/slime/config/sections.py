@@ -74,7 +74,7 @@ class JudgeConfig:
     majority_vote_n: int = option(3, "votes an llm judge casts on a turn", env=("MAJORITY_VOTE_N",), ge=1)
     majority_vote_threshold: float = option(0.5, "share of the valid votes that must agree", env=("MAJORITY_VOTE_THRESHOLD",), ge=0, le=1)
     judge_quorum: int = option(0, "valid votes that a score needs; 0 = half of all", ge=0)
-    judge_siblings: bool = option(False, "llm judge: rank the replies to one request (regenerations) instead of judging each by itself")
+    judge_siblings: bool = option(False, "llm judge: rank the replies to one request (regenerations, the group of a prompt) instead of judging each by itself; costs further calls, each of which shows them all")
     num_judge_workers: int = option(4, "turns judged at once", ge=1)
     judge_temperature: float = option(0.6, "sampling temperature of a vote", ge=0)
     judge_max_new_tokens: int = option(4096, "length limit of a vote", ge=1)

@@ -20,7 +20,7 @@ from typing import Any
 from slime.config.sections import JudgeConfig
 from slime.judging.chat_model import ChatModel
 from slime.judging.prompts import REPLY_CHARS, REQUEST_CHARS, REQUEST_MESSAGES, defuse, describe, shorten
-from slime.judging.voting import Ballot, collect_votes
+from slime.judging.voting import Ballot, collect_votes, quorum_of, retry_details
 from slime.protocols import Judge
 from slime.store import Store
 from slime.types import Message, SamplingParams, Turn, TurnState, Verdict
@@ -42,17 +42,20 @@ write, with > between better and worse and = between equals: for example \\boxed
 MAX_REPLIES = 8
 """More than this no judge ranks at once."""
 
+_NET_WINS = "net_wins"
+"""Where a vote's details hold the net wins of each reply."""
+
 _ANSWER = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _RANKING = re.compile(r"\d+(?:\s*[>=]\s*\d+)*")
 
 
-def compare_messages(turns: Sequence[Turn], order: Sequence[int], nonce: str) -> list[Message]:
-    """The chat that asks for a ranking of `turns`, shown in this order: `order[0]` is REPLY 1."""
-    conversation = [message for message in turns[0].messages if message.get("role") not in ("system", "developer")]
-    parts = [("REQUEST", describe(conversation[-REQUEST_MESSAGES:] or turns[0].messages), REQUEST_CHARS)]
-    parts += [
-        (f"REPLY {place}", describe([turns[index].reply]), REPLY_CHARS) for place, index in enumerate(order, start=1)
-    ]
+def compare_messages(
+    request: Sequence[Message], replies: Sequence[Message], order: Sequence[int], nonce: str
+) -> list[Message]:
+    """The chat that asks for a ranking of the replies, shown in this order: `order[0]` is REPLY 1."""
+    conversation = [message for message in request if message.get("role") not in ("system", "developer")]
+    parts = [("REQUEST", describe(conversation[-REQUEST_MESSAGES:] or request), REQUEST_CHARS)]
+    parts += [(f"REPLY {place}", describe([replies[index]]), REPLY_CHARS) for place, index in enumerate(order, start=1)]
     shown = "\n\n".join(
         f"[{name} {nonce}]\n{defuse(shorten(text, limit), nonce)}\n[END OF {name} {nonce}]"
         for name, text, limit in parts
@@ -81,14 +84,22 @@ def read_ranking(answer: str, num_replies: int) -> list[int] | None:
     return [rank_of[place] for place in range(1, num_replies + 1)]
 
 
+def net_wins(ranks: Sequence[int]) -> list[int]:
+    """For each reply: those it beats less those that beat it. They add up to zero.
+
+    >>> net_wins([1, 0, 1])
+    [-1, 2, -1]
+    """
+    return [sum((rank < other) - (rank > other) for other in ranks) for rank in ranks]
+
+
 def points(ranks: Sequence[int]) -> list[float]:
-    """For each reply: those it beats less those that beat it, over the number of others. They add up to zero.
+    """The net wins over the number of others.
 
     >>> points([1, 0, 1])
     [-0.5, 1.0, -0.5]
     """
-    others = len(ranks) - 1
-    return [sum((rank < other) - (rank > other) for other in ranks) / others for rank in ranks]
+    return [net / (len(ranks) - 1) for net in net_wins(ranks)]
 
 
 class RelativeJudge:
@@ -102,27 +113,36 @@ class RelativeJudge:
         )
 
     async def rank(self, turns: Sequence[Turn]) -> tuple[Verdict, ...]:
-        """A verdict for each of 2 to 8 turns of one request; all without a score if too few votes are valid.
+        """A verdict for each of 2 to 8 turns of one request, as `rank_replies` gives it."""
+        return await self.rank_replies(turns[0].messages, [turn.reply for turn in turns], turns[0].turn_id)
+
+    async def rank_replies(
+        self, request: Sequence[Message], replies: Sequence[Message], name: str
+    ) -> tuple[Verdict, ...]:
+        """A verdict for each of 2 to 8 replies to one request; all without a score if too few votes are valid.
 
         A verdict's agreement is the share of votes and rivals in which the reply stands as it does in the mean.
+
+        Args:
+            name: of the group, for the judge's request ids.
         """
-        if not 2 <= len(turns) <= MAX_REPLIES:
-            raise ValueError(f"2 to {MAX_REPLIES} replies are compared, not {len(turns)}")
+        if not 2 <= len(replies) <= MAX_REPLIES:
+            raise ValueError(f"2 to {MAX_REPLIES} replies are compared, not {len(replies)}")
         nonce = secrets.token_hex(8)
 
         async def vote(index: int) -> Ballot:
-            return await self._vote(turns, index, nonce)
+            order = list(range(len(replies)))
+            random.Random(f"{nonce}-{index}").shuffle(order)
+            messages = compare_messages(request, replies, order, nonce)
+            return await self._vote(messages, order, f"compare-{name}-{index}-{nonce}")
 
         config = self._config
         ballots = await collect_votes(vote, config.majority_vote_n, config.judge_timeout_s)
-        return _verdicts(ballots, turns, config.judge_quorum or max(1, -(-config.majority_vote_n // 2)))
+        return _verdicts(ballots, len(replies), quorum_of(config.judge_quorum, len(ballots)))
 
-    async def _vote(self, turns: Sequence[Turn], index: int, nonce: str) -> Ballot:
-        order = list(range(len(turns)))
-        random.Random(f"{nonce}-{index}").shuffle(order)
-        messages = compare_messages(turns, order, nonce)
+    async def _vote(self, messages: list[Message], order: Sequence[int], request_id: str) -> Ballot:
         start = time.monotonic()
-        answer = await self._model.answer(messages, f"compare-{turns[0].turn_id}-{index}-{nonce}", self._sampling)
+        answer = await self._model.answer(messages, request_id, self._sampling)
         details: dict[str, Any] = {
             "prompt": messages,
             "answer": answer.text,
@@ -132,49 +152,55 @@ class RelativeJudge:
         }
         if answer.finish_reason != "stop":
             return Ballot(None, f"the answer was cut off ({answer.finish_reason})", details)
-        ranks = read_ranking(answer.text, len(turns))
+        ranks = read_ranking(answer.text, len(order))
         if ranks is None:
             return Ballot(None, "no ranking of all replies in the last box", details)
-        shown = points(ranks)
-        by_turn = [shown[order.index(index)] for index in range(len(turns))]
-        return Ballot(0.0, "", {**details, "points": by_turn})
+        shown = net_wins(ranks)
+        by_reply = [shown[order.index(index)] for index in range(len(order))]
+        return Ballot(0.0, "", {**details, _NET_WINS: by_reply})
 
 
-def _verdicts(ballots: Sequence[Ballot], turns: Sequence[Turn], quorum: int) -> tuple[Verdict, ...]:
-    valid = [ballot.details["points"] for ballot in ballots if ballot.score is not None]
+def _verdicts(ballots: Sequence[Ballot], num_replies: int, quorum: int) -> tuple[Verdict, ...]:
+    """What the votes come to. Net wins are added up before they are divided, so equals are equal to the last bit."""
+    valid = [ballot.details[_NET_WINS] for ballot in ballots if ballot.score is not None]
     failures = "; ".join(sorted({ballot.failure for ballot in ballots if ballot.failure}))
-    means = [sum(column) / len(valid) for column in zip(*valid, strict=True)] if valid else []
+    totals = [sum(column) for column in zip(*valid, strict=True)]
     verdicts = []
-    for index, _ in enumerate(turns):
-        votes = tuple(None if ballot.score is None else float(ballot.details["points"][index]) for ballot in ballots)
-        details = {"judgements": [_judgement(ballot, index) for ballot in ballots]}
+    for index in range(num_replies):
+        judgements = [_judgement(ballot, index) for ballot in ballots]
+        votes = tuple(entry["score"] for entry in judgements)
+        details: dict[str, Any] = {"judgements": judgements}
         if len(valid) < quorum:
             reason = f"{len(valid)} of {len(ballots)} votes are valid, {quorum} are needed: {failures}"
+            details |= retry_details(ballots, quorum)
             verdicts.append(Verdict(None, votes, 0.0, judge="relative", reason=reason, details=details))
             continue
-        place = 1 + sum(mean > means[index] for mean in means)
-        reason = f"place {place} of {len(turns)} replies to the request"
-        agreement = _agreement(index, means, valid)
-        verdicts.append(Verdict(means[index], votes, agreement, judge="relative", reason=reason, details=details))
+        score = totals[index] / (len(valid) * (num_replies - 1))
+        place = 1 + sum(total > totals[index] for total in totals)
+        reason = f"place {place} of {num_replies} replies to the request"
+        agreement = _agreement(index, totals, valid)
+        verdicts.append(Verdict(score, votes, agreement, judge="relative", reason=reason, details=details))
     return tuple(verdicts)
 
 
 def _judgement(ballot: Ballot, index: int) -> dict[str, Any]:
-    kept = {name: value for name, value in ballot.details.items() if name != "points"}
-    score = None if ballot.score is None else ballot.details["points"][index]
+    """A vote as it is kept beside the reply: its points in it, and what was shown and said."""
+    kept = dict(ballot.details)
+    net = kept.pop(_NET_WINS, None)
+    score = None if net is None else net[index] / (len(net) - 1)
     return {"judge": "relative", "score": score, "failure": ballot.failure, **kept}
 
 
-def _agreement(index: int, means: Sequence[float], valid: Sequence[Sequence[float]]) -> float:
-    rivals = [other for other in range(len(means)) if other != index]
+def _agreement(index: int, totals: Sequence[int], valid: Sequence[Sequence[int]]) -> float:
+    rivals = [other for other in range(len(totals)) if other != index]
     same = sum(
-        _sign(vote[index] - vote[rival]) == _sign(means[index] - means[rival]) for vote in valid for rival in rivals
+        _sign(vote[index] - vote[rival]) == _sign(totals[index] - totals[rival]) for vote in valid for rival in rivals
     )
     return same / (len(rivals) * len(valid))
 
 
-def _sign(difference: float) -> int:
-    return (difference > 1e-9) - (difference < -1e-9)
+def _sign(difference: int) -> int:
+    return (difference > 0) - (difference < 0)
 
 
 # ── regenerations ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,8 @@
                  │ one engine call at a time, on the next engine       │
                  └ engine away: again, elsewhere ◀┘                    └ no score: the sample stays out
 
+Who rewards: --custom-rm-path, or with --judge-siblings a model that compares the replies (see `comparing`).
+
 A generate function may give one sample, or a list where it cut a trajectory into several.
 """
 
@@ -28,6 +30,7 @@ from slime.plugins.loading import describe
 from slime.plugins.settings import plugin_settings
 from slime.plugins.slime_sample import Group, Sample, flatten
 from slime.protocols import Engine, GenerateRequest
+from slime.rollout.comparing import GroupComparer
 from slime.rollout.prompt_hooks import PromptHooks
 from slime.rollout.slime_arguments import sampling_params, slime_arguments
 from slime.types import SamplingParams
@@ -45,7 +48,8 @@ class GroupMaker:
     Args:
         engines: asked in turn.
         engine_urls: theirs, for hooks that ask by themselves; empty where the engines have none.
-        judge: of `--custom-rm-path`; None where the generate hook gives rewards.
+        judge: of `--custom-rm-path`; None where the generate hook gives rewards, or `comparer` does.
+        comparer: of `--judge-siblings`.
     """
 
     def __init__(
@@ -56,9 +60,11 @@ class GroupMaker:
         engines: Sequence[Engine],
         chat: ChatFormat,
         engine_urls: Sequence[str] = (),
+        comparer: GroupComparer | None = None,
     ) -> None:
         self.hooks = hooks
         self.judge = judge
+        self._comparer = comparer
         self.settings = plugin_settings(config)
         self._config = config
         self._chat = chat
@@ -176,6 +182,8 @@ class GroupMaker:
 
     async def reward(self, group: Group) -> None:
         """Give a reward to every finished sample that has none; a reward that fails leaves it without."""
+        if self._comparer is not None:
+            await self._comparer.reward(group)
         if self.judge is None:
             return
         finished = (Sample.Status.COMPLETED, Sample.Status.TRUNCATED)

@@ -17,6 +17,7 @@ from slime.chat import ChatFormat
 from slime.config import Config, PluginConfig
 from slime.errors import ConfigError, PluginError
 from slime.judging.plugin import PluginJudge
+from slime.judging.relative import MAX_REPLIES, RelativeJudge
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import ROLLOUT, load_rollout
 from slime.plugins.rewards import RewardHook, load_reward
@@ -24,6 +25,7 @@ from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
 from slime.plugins.slime_sample import Group
 from slime.protocols import Engine
+from slime.rollout.comparing import GroupComparer
 from slime.rollout.evaluation import Evaluation, PromptSets, load_eval_prompts
 from slime.rollout.prompt_groups import GroupMaker
 from slime.rollout.prompt_hooks import Loop, PromptHooks, check_hooks_are_called, load_data_source, load_prompt_hooks
@@ -74,8 +76,13 @@ class RolloutPlan:
         *,
         policy_version: Callable[[], int],
         num_pending: Callable[[], int],
+        relative: RelativeJudge | None = None,
     ) -> PromptRun | None:
-        """What a loop over prompts works with; None for conversations."""
+        """What a loop over prompts works with; None for conversations.
+
+        Args:
+            relative: ranks the replies to a prompt, with `--judge-siblings`.
+        """
         if self.loop == "live":
             return None
         judge = None
@@ -83,7 +90,9 @@ class RolloutPlan:
             judge = PluginJudge(
                 self.reward, timeout_s=config.plugin.hook_timeout_s, reward_key=config.prompts.reward_key
             )
-        maker = GroupMaker(config, self.hooks, judge, engines, ChatFormat.load(config.model.model_path), engine_urls)
+        comparer = None if relative is None else GroupComparer(relative, config.judge.num_judge_workers)
+        chat = ChatFormat.load(config.model.model_path)
+        maker = GroupMaker(config, self.hooks, judge, engines, chat, engine_urls, comparer)
         evaluation = Evaluation(config, self.eval_sets, self.source, maker)
         return PromptRun(
             config, self.source, maker, policy_version=policy_version, num_pending=num_pending, evaluation=evaluation
@@ -105,6 +114,8 @@ def plan_rollout(config: Config) -> RolloutPlan:
     loop: Loop = "slime" if not is_stream else "prompts" if "prompts" in call.asks_for else "live"
     check_hooks_are_called(plugin, loop)
     _check_settings(config, loop, path, has_source=has_source)
+    if config.judge.judge_siblings:
+        _check_comparing(config, loop)
     load_batch_hooks(plugin, plugin_settings(config))  # the learner loads them again
     reward = None
     if plugin.custom_rm_path:
@@ -120,6 +131,26 @@ def plan_rollout(config: Config) -> RolloutPlan:
     )
 
 
+def _check_comparing(config: Config, loop: Loop) -> None:
+    """Whether there is somebody who ranks replies, and nothing is asked that a ranking does not say."""
+    if config.plugin.custom_rm_path:
+        raise ConfigError("--judge-siblings: --custom-rm-path gives the rewards; leave one of them out")
+    if config.judge.judge != "llm":
+        raise ConfigError("--judge-siblings: only a language model compares replies; add --judge llm, or leave it out")
+    if loop == "live":
+        return
+    number = config.rollout.num_rollouts_per_prompt
+    if not 2 <= number <= MAX_REPLIES:
+        raise ConfigError(
+            f"--judge-siblings compares 2 to {MAX_REPLIES} replies to a prompt; --num-rollouts-per-prompt is {number}"
+        )
+    if config.prompts.eval_prompt_data:
+        raise ConfigError(
+            "--judge-siblings says which of several replies is better, not how good a model is: "
+            "--eval-prompt-data needs --custom-rm-path"
+        )
+
+
 def _check_settings(config: Config, loop: Loop, path: str, *, has_source: bool) -> None:
     prompts, plugin = config.prompts, config.plugin
     if loop == "live":
@@ -131,8 +162,12 @@ def _check_settings(config: Config, loop: Loop, path: str, *, has_source: bool) 
         return
     if loop == "prompts" and not has_source:
         raise ConfigError(f"{ROLLOUT.flag} {path} needs prompts: give --prompt-data or --data-source-path")
-    if loop == "prompts" and not (plugin.custom_rm_path or plugin.custom_generate_function_path):
-        raise ConfigError("replies to prompts need a reward: give --custom-rm-path")
+    has_reward = plugin.custom_rm_path or plugin.custom_generate_function_path or config.judge.judge_siblings
+    if loop == "prompts" and not has_reward:
+        raise ConfigError(
+            "replies to prompts need a reward: give --custom-rm-path, or have a model compare them with "
+            "--judge llm --judge-siblings"
+        )
     if loop == "prompts" and config.loss.compares_groups and config.rollout.num_rollouts_per_prompt == 1:
         raise ConfigError(
             "the advantage compares replies to one prompt, and --num-rollouts-per-prompt is 1: nothing would be learned"
