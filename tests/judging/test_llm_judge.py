@@ -13,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judged_turns import turn_with
 from slime.config.sections import JudgeConfig
+from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.judging.chat_model import EngineModel
+from slime.judging.hints import HintingJudge, LlmHints
 from slime.judging.llm import LlmJudge
 from slime.judging.prompts import defuse, judge_messages, read_score, shorten
+from slime.judging.relative import RelativeJudge
 from slime.judging.scripted import ScriptedJudge
 from slime.judging.voting import Ballot, count_votes
 from slime.protocols import Delta, Engine, GenerateRequest, Judge, TokenScores
-from slime.types import Completion, Message, Verdict, VersionSpan
+from slime.types import Completion, Message, SamplingParams, Verdict, VersionSpan
 
 Answer = str | BaseException | float
 """A text, an error to raise, or seconds to hang."""
@@ -66,6 +69,20 @@ def judge_with(engine: Engine, num_votes: int = 3, timeout_s: float = 5.0, thres
 async def verdict_of(*answers: Answer, num_votes: int = 3, timeout_s: float = 5.0, threshold: float = 0.5) -> Verdict:
     judge = judge_with(AnsweringEngine(*answers), num_votes, timeout_s, threshold)
     return await judge.judge(turn_with("Thanks!"))
+
+
+async def test_the_base_judges_and_gives_hints_whatever_adapters_are_served_beside_it(tmp_path: Path) -> None:
+    """Else the judge would learn from its own verdicts. Replies of scripted adapters carry their version."""
+    engine = ScriptedEngine([r"good \boxed{1}"])
+    await engine.load_adapter("policy", tmp_path, 5)
+    policy = await engine.generate(GenerateRequest("r", (1, 2), SamplingParams(), adapter="policy"))
+    assert {span.version for span in policy.spans} == {5}
+    model, config = EngineModel(engine, render), JudgeConfig(majority_vote_n=2)
+    turn = turn_with("Thanks!")
+    compared = await RelativeJudge(model, config).rank([turn, turn])
+    verdict = await HintingJudge(LlmJudge(model, config), LlmHints(model, config)).judge(turn)
+    judgements = [*verdict.details["judgements"], *compared[0].details["judgements"]]
+    assert [entry["policy_version"] for entry in judgements] == [0] * 6
 
 
 async def test_majority_of_the_votes_is_the_score() -> None:

@@ -49,7 +49,10 @@ class ChatModel(Protocol):
 
 
 class EngineModel:
-    """An engine of ours as a chat model. While it has no room it is asked again; the caller's deadline ends that."""
+    """An engine of ours as a chat model. While it has no room it is asked again; the caller's deadline ends that.
+
+    Where the engine serves adapters, the base beneath them is asked: a judge that learns from its own verdicts drifts.
+    """
 
     def __init__(self, engine: Engine, render: Render, name: str = "policy") -> None:
         self.name = name

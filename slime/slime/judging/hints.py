@@ -157,6 +157,7 @@ class LlmHints:
             "finish_reason": answer.finish_reason,
             "latency_s": round(time.monotonic() - start, 4),
             "model": answer.model,
+            "policy_version": answer.policy_version,
         }
         if answer.finish_reason != "stop":
             return Ballot(None, f"the answer was cut off ({answer.finish_reason})", details)
