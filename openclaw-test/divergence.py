@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from openclaw_test.users import request_seed
 from slime.algorithms.losses import reference_kl
 from slime.chat import ChatFormat
 from slime.engines.client import HttpEngine
-from slime.protocols import GenerateRequest, TokenScores
+from slime.protocols import Engine, GenerateRequest
 from slime.types import Message, SamplingParams
-
-
-class Scorer(Protocol):
-    """The part of an engine that the base model is needed for."""
-
-    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores: ...
-
 
 Scored = tuple[tuple[int, ...], int, tuple[float, ...]]
 """(prompt and reply ids, where the reply starts, the log-prob of each reply id)."""
@@ -52,7 +44,7 @@ async def sample_scored(
     return scored
 
 
-async def kl_to(base: Scorer, scored: Sequence[Scored]) -> float:
+async def kl_to(base: Engine, scored: Sequence[Scored]) -> float:
     """Mean over all reply tokens of k3 = r − 1 − log r with r = p_base / p_checkpoint (Schulman 2020); in nats.
 
     Unbiased, since the tokens were drawn from the checkpoint; 0 from a model to itself, up to float32.

@@ -81,6 +81,28 @@ async def test_streams_are_labelled_too(rig: Rig, adapted: HttpEngine):
     assert_made_by(rig, dialect.join_deltas(deltas), 7)
 
 
+async def test_scores_are_those_of_whom_is_asked_for(rig: Rig, adapted: HttpEngine):
+    start = len(PROMPT) // 2
+    await adapted.load_adapter("ada", rig.adapter_dirs[7], 7)
+    await adapted.load_adapter("bob", rig.adapter_dirs[8], 8)
+    asked = [("ada", 7), ("bob", 8), ("", None), ("somebody-new", None)]
+    for adapter, version in (*asked, *asked):  # the second round finds the prompt in the cache
+        scores = await adapted.score(PROMPT, start, 3, adapter=adapter)
+        oracle = rig.oracle if version is None else rig.adapter_oracle
+        expected = oracle(PROMPT, version or 0, 1.0)[start - 1 :]
+        assert list(scores.logprobs) == pytest.approx(expected, abs=ROUNDING * rig.tolerance)
+        assert scores.version == (version or 0)
+        best = oracle([*PROMPT[:start], scores.top_ids[0][0]], version or 0, 1.0)[-1]
+        assert scores.top_logprobs[0][0] == pytest.approx(best, abs=ROUNDING * rig.tolerance)
+
+
+async def test_a_reply_scored_by_its_own_adapter_has_the_log_probs_it_was_sampled_with(rig: Rig, adapted: HttpEngine):
+    await adapted.load_adapter("ada", rig.adapter_dirs[7], 7)
+    reply = await adapted.generate(ask("ada"))
+    scores = await adapted.score((*PROMPT, *reply.token_ids), len(PROMPT), adapter="ada")
+    assert list(scores.logprobs) == pytest.approx(list(reply.logprobs), abs=ROUNDING * rig.tolerance)
+
+
 async def test_cached_prompts_are_never_shared_between_adapters_or_versions(rig: Rig, adapted: HttpEngine):
     for version in (7, 8):
         await adapted.load_adapter("ada", rig.adapter_dirs[version], version)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from openclaw_test.divergence import kl_to
 from openclaw_test.measures import _T, over_seeds, repetition, sessions_to_criterion, share
+from slime.engines.scripted.engine import ScriptedEngine
 from slime.protocols import TokenScores
 
 
@@ -55,13 +56,14 @@ def test_repetition_counts_word_fours_that_came_before():
     assert repetition("too short") == 0
 
 
-class _Uniform:
+class _Uniform(ScriptedEngine):
     """Scores every token alike."""
 
     def __init__(self, logprob: float) -> None:
+        super().__init__(["x"])
         self.logprob = logprob
 
-    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0) -> TokenScores:
+    async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = "") -> TokenScores:
         return TokenScores((self.logprob,) * (len(token_ids) - start), version=0)
 
 
