@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,14 @@ def gradients_of(trainer: TorchTrainer, batch: Batch) -> dict[str, torch.Tensor]
     trainer.train(batch)
     trainer._optimizer.apply = apply  # type: ignore[method-assign]
     return caught
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Return when the condition holds; AssertionError when it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.002)
 
 
 def relative_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:

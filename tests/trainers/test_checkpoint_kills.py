@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from learners import wait_for
 from safetensors.torch import save_file
 from slime.trainers.torch.checkpoint import (
     WEIGHTS_DIR,
@@ -59,6 +61,8 @@ def in_a_child_killed_before_change(number: int, action: Callable[[], None]) -> 
         for owner, name in CHANGES:
             setattr(owner, name, killing(getattr(owner, name), changes, number))
         action()
+        for thread in set(threading.enumerate()) - {threading.current_thread()}:
+            thread.join(30)
         os._exit(0)
     deadline = time.monotonic() + 30
     while (waited := os.waitpid(child, os.WNOHANG)) == (0, 0):
@@ -80,6 +84,10 @@ def killing(change: Callable[..., Any], changes: Iterator[int], number: int) -> 
         return change(*args, **kwargs)
 
     return counted
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["a new step", "a step written before"])
@@ -106,7 +114,7 @@ def test_a_kill_at_any_change_leaves_a_good_checkpoint(base_dir: Path, tmp_path:
         found.append(state.step)
         write(save_dir, base_dir, 3)  # and a later run goes on from there, over whatever was left
         assert resumable_checkpoint(save_dir) == save_dir / "checkpoint-3"
-        assert sorted(path.name for path in save_dir.iterdir()) == ["checkpoint-3", "checkpoint-latest"]
+        wait_for(lambda save_dir=save_dir: names_in(save_dir) == ["checkpoint-3", "checkpoint-latest"])
         if not fired:
             break
         number += 1

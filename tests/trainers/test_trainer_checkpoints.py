@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from learners import batch_of, parameters_of, random_samples, trainer_of, write_policy
+from learners import batch_of, parameters_of, random_samples, trainer_of, wait_for, write_policy
 from slime.config.sections import CheckpointConfig
 from slime.errors import WeightsError
 from slime.weights import read_manifest, read_weights, verify_weights
@@ -72,8 +72,9 @@ def test_only_the_newest_are_kept_and_the_link_points_to_the_last(policy_dir: Pa
     for batch in batches(0, 4):
         trainer.train(batch)
         trainer.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-4", "checkpoint-latest"]
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["checkpoint-3", "checkpoint-4", "checkpoint-latest"]
     assert os.readlink(tmp_path / "checkpoint-latest") == "checkpoint-4"
+    wait_for(lambda: not list(tmp_path.glob(".*")))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _CHUNK_BYTES = 1 << 22
+_NUM_SYNCED = 8  # files and directories at once
 # What a model directory holds besides weights: configuration, tokenizer, chat template. Never code.
 _TEMPLATE_SUFFIXES = (".json", ".txt", ".jinja", ".model")
 _NOT_TEMPLATE = (MANIFEST_FILE, INDEX_FILE)
@@ -131,8 +133,10 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
 
     It lies beside the target, since a rename is atomic within one file system only. A target that is
     there already is moved aside first and removed last; for the moment between, neither is there.
+    One that is made within another becomes durable with that one, which is the first that anybody sees.
     """
     target = Path(target)
+    is_inner = any(part.startswith(".") and part.endswith(".partial") for part in target.parent.parts)
     partial, replaced = (target.with_name(f".{target.name}.{word}") for word in ("partial", "replaced"))
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
@@ -140,14 +144,16 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
-        _fsync_tree(partial)
+        if not is_inner:
+            _fsync_tree(partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     if target.exists():
         target.rename(replaced)
     partial.rename(target)
-    _fsync(target.parent)
+    if not is_inner:
+        _fsync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -290,11 +296,13 @@ def _record(file: Path) -> FileRecord:
 
 
 def _fsync_tree(directory: Path) -> None:
-    """Make a directory and all below it durable: files first, each directory after what it holds."""
-    for parent, _, files in os.walk(directory, topdown=False):
-        for name in files:
-            _fsync(Path(parent, name))
-        _fsync(Path(parent))
+    """Make a directory and all below it durable, in any order: nobody sees it before all of it is.
+
+    Side by side, because a disk flushes its cache once for several that wait for it.
+    """
+    paths = [Path(parent, name) for parent, _, names in os.walk(directory) for name in (".", *names)]
+    with ThreadPoolExecutor(_NUM_SYNCED, thread_name_prefix="fsync") as threads:
+        list(threads.map(_fsync, paths))
 
 
 def _fsync(path: Path) -> None:

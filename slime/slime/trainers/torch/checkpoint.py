@@ -7,7 +7,7 @@
                                 manifest.json          every file above with its hash
     <save_dir>/checkpoint-latest ─▶ checkpoint-7
 
-The directory appears whole or not at all; the link moves to it afterwards; old ones go last.
+The directory appears whole or not at all; the link moves to it afterwards; old ones go last, while nobody waits.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from safetensors.torch import save_file
@@ -89,9 +91,9 @@ def write_checkpoint(
         write_manifest(partial_dir, state.step)
     _point_latest_to(checkpoint)
     for old in [found for found in checkpoints(save_dir) if _step(found) < state.step][keep - 1 :]:
-        shutil.rmtree(old)
-    for left_over in save_dir.glob(".checkpoint-*"):  # of a process that was killed while it wrote another step
-        shutil.rmtree(left_over)
+        old.rename(old.with_name(f".{old.name}.{time.time_ns()}.removed"))
+    # With what a process left behind that was killed. Disks take their time, and engines wait for what was written.
+    Thread(target=_remove, args=(list(save_dir.glob(".checkpoint-*")),), name="remove").start()
     return checkpoint
 
 
@@ -169,6 +171,11 @@ def checkpoints(save_dir: Path) -> list[Path]:
     """Every checkpoint directory, newest first, none of them verified."""
     found = [path for path in save_dir.glob("checkpoint-*") if _NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=_step, reverse=True)
+
+
+def _remove(directories: Sequence[Path]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)  # the one that a later save started may be quicker
 
 
 def _step(checkpoint: Path) -> int:
