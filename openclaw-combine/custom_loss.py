@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slime.algorithms.distillation import distillation_advantage
-from slime.algorithms.objective import policy_objective
+from slime.algorithms.objective import PolicyHooks, policy_objective
 from torch import Tensor
 
 
@@ -25,6 +25,7 @@ def compute_loss(
     sum_of_sample_mean: Callable[[Tensor], Tensor],
     compute_full_kl: Callable[[], Tensor],
     compute_entropy: Callable[[], Tensor],
+    policy_hooks: PolicyHooks,
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate of w_rl·A_rl + w_opd·(ℓ_T − ℓ_rollout), KL to the reference and entropy bonus; tensors are [N]
@@ -42,6 +43,7 @@ def compute_loss(
         compute_entropy=compute_entropy,
         proximal_logprobs=proximal_logprobs,
         sequence_index=sequence_index,
+        hooks=policy_hooks,
     )
     parts = {"loss/binary": -sum_of_sample_mean(from_reward), "loss/opd": -sum_of_sample_mean(from_teacher)}
     return loss, {**metrics, **parts, "train/taught_fraction": sum_of_sample_mean(has_teacher.float())}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slime.algorithms.distillation import item_surrogate
-from slime.algorithms.objective import policy_objective
+from slime.algorithms.objective import PolicyHooks, policy_objective
 from slime.errors import PluginError
 from torch import Tensor
 
@@ -32,6 +32,7 @@ def compute_loss(
     sum_of_sample_mean: Callable[[Tensor], Tensor],
     compute_full_kl: Callable[[], Tensor],
     compute_entropy: Callable[[], Tensor],
+    policy_hooks: PolicyHooks,
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate of w_rl·A_rl, w_opd times that of each id in the support, KL to the reference, entropy bonus.
@@ -54,6 +55,7 @@ def compute_loss(
         compute_entropy=compute_entropy,
         proximal_logprobs=proximal_logprobs,
         sequence_index=sequence_index,
+        hooks=policy_hooks,
     )
     per_token, clipped = item_surrogate(
         policy_topk_logprobs(teacher_topk_ids, temperature=1.0),

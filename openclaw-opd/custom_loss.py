@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slime.algorithms.distillation import distillation_advantage
-from slime.algorithms.objective import policy_objective
+from slime.algorithms.objective import PolicyHooks, policy_objective
 from torch import Tensor
 
 
@@ -24,6 +24,7 @@ def compute_loss(
     sum_of_sample_mean: Callable[[Tensor], Tensor],
     compute_full_kl: Callable[[], Tensor],
     compute_entropy: Callable[[], Tensor],
+    policy_hooks: PolicyHooks,
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate toward the teacher, KL to the reference and entropy bonus; tensors are [N] over the trainable
@@ -40,5 +41,6 @@ def compute_loss(
         compute_entropy=compute_entropy,
         proximal_logprobs=proximal_logprobs,
         sequence_index=sequence_index,
+        hooks=policy_hooks,
     )
     return loss, {**metrics, "train/opd_reverse_kl": -sum_of_sample_mean(toward_teacher)}

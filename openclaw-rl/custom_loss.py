@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slime.algorithms.objective import policy_objective
+from slime.algorithms.objective import PolicyHooks, policy_objective
 from torch import Tensor
 
 
@@ -22,6 +22,7 @@ def compute_loss(
     sum_of_sample_mean: Callable[[Tensor], Tensor],
     compute_full_kl: Callable[[], Tensor],
     compute_entropy: Callable[[], Tensor],
+    policy_hooks: PolicyHooks,
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate, KL to the reference and entropy bonus; tensors are over the trainable tokens, [N]."""
@@ -36,4 +37,5 @@ def compute_loss(
         compute_entropy=compute_entropy,
         proximal_logprobs=proximal_logprobs,
         sequence_index=sequence_index,
+        hooks=policy_hooks,
     )

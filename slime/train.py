@@ -47,6 +47,7 @@ from slime.monitor import Monitor, configure_logging
 from slime.pipeline import Pipeline
 from slime.plugins.calling import NamedCall
 from slime.plugins.losses import load_loss
+from slime.plugins.policy_loss import load_policy_loss_hooks
 from slime.plugins.rewards import RewardHook
 from slime.protocols import Judge
 from slime.rollout.hindsight import hint_reader, hint_source
@@ -123,7 +124,8 @@ def check(config: Config) -> Plan:
         if config.cluster.serve:
             raise ConfigError("--serve and --data-path: a run on recorded conversations serves nobody; leave out one")
     _check_lora(config)
-    load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
+    loss_fn = load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
+    load_policy_loss_hooks(plugin, config.loss, loss_fn)
     return Plan(placement=place(config.cluster), sampling=sampling)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slime.algorithms.corrections import behaviour_weights, off_policy_sequence_mask
+from slime.algorithms.corrections import behaviour_weights, off_policy_sequence_mask, veto_mask
 from slime.algorithms.reductions import sequence_means, sequence_sums
 from torch import Tensor
 
@@ -111,6 +111,26 @@ def test_bad_replies_left_behind_are_masked_and_good_ones_are_not() -> None:
     assert off_policy_sequence_mask(policy, rollout, advantages, index, 0.29).tolist() == [False, False, True, True]
     assert off_policy_sequence_mask(policy, rollout, advantages, index, 0.31).tolist() == [True] * 4
     assert off_policy_sequence_mask(rollout, policy, advantages, index, 0.1).tolist() == [True] * 4, "it came closer"
+
+
+def test_one_impossible_token_vetoes_its_sequence_and_no_other() -> None:
+    """p/b is e^1, e^−1 in the first sequence and 1, e^−1, e^1.2 in the second."""
+
+    def vetoed(threshold: float) -> list[bool]:
+        return (~veto_mask(PROXIMAL, ROLLOUT, SEQUENCES, threshold)).tolist()
+
+    assert vetoed(math.exp(-1) * 1.001) == [True] * 5
+    assert vetoed(math.exp(-1) * 0.999) == [False] * 5
+    far = torch.where(torch.arange(5) == 3, PROXIMAL - 8.0, PROXIMAL)
+    mask = veto_mask(far, ROLLOUT, SEQUENCES, 1e-3)
+    assert mask.tolist() == [True, True, False, False, False]
+    assert veto_mask(far[[3, 0, 4, 1, 2]], ROLLOUT[[3, 0, 4, 1, 2]], SEQUENCES[[3, 0, 4, 1, 2]], 1e-3).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ], "sequences need not lie together"
 
 
 def test_sums_and_means_over_sequences_that_do_not_lie_together() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from slime.algorithms.objective import policy_objective
+from slime.algorithms.objective import PolicyHooks, policy_objective
 from slime.config.sections import LossConfig
+from slime.errors import ConfigError
 from slime.plugins.settings import plugin_settings
 from torch import Tensor
 
@@ -39,7 +40,9 @@ def tensors(seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def objective(values: Mapping[str, Tensor], config: LossConfig, mean=Tensor.mean) -> tuple[Tensor, dict[str, Tensor]]:
+def objective(
+    values: Mapping[str, Tensor], config: LossConfig, mean=Tensor.mean, hooks: PolicyHooks = PolicyHooks()
+) -> tuple[Tensor, dict[str, Tensor]]:
     return policy_objective(
         *(values[name] for name in ("policy_logprobs", "rollout_logprobs", "reference_logprobs", "advantages")),
         mean=mean,
@@ -48,6 +51,7 @@ def objective(values: Mapping[str, Tensor], config: LossConfig, mean=Tensor.mean
         compute_entropy=lambda: pytest.fail("not asked for"),
         proximal_logprobs=values["proximal_logprobs"],
         sequence_index=INDEX,
+        hooks=hooks,
     )
 
 
@@ -182,6 +186,61 @@ def test_advantages_of_zero_give_exactly_zero() -> None:
         (gradient,) = torch.autograd.grad(loss, values["policy_logprobs"])
         assert float(loss.detach()) == 0.0
         assert not bool(gradient.any())
+
+
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+def test_a_veto_leaves_the_other_replies_as_they_are(mode: Any) -> None:
+    """Over all tokens: the loss is what it was less the vetoed reply's own share, by the loop of the formulas."""
+    values = tensors()
+    values["proximal_logprobs"] = values["proximal_logprobs"].index_add(
+        0, torch.tensor([7]), torch.tensor([-9.0], dtype=torch.float64)
+    )
+    settings = {"behaviour_correction": "mis", "mis_mode": mode, "kl_loss_coef": 0.0}
+    vetoing = LossConfig(**settings, mis_veto_threshold=1e-3)
+    loss, metrics = objective(values, vetoing)
+    kept = [t for t in range(N) if INDEX[t] != INDEX[7]]
+    each: list[Tensor] = []
+    objective(values, LossConfig(**settings), mean=lambda x: each.append(x) or x.mean())
+    torch.testing.assert_close(loss, each[0][kept].sum() / N, atol=1e-12, rtol=1e-12)
+    assert float(metrics["train/rejected_fraction"]) >= 8 / N
+    check(LossConfig(**settings, mis_veto_threshold=1e-30))  # nothing is that far away: the loss without a veto
+
+
+@pytest.mark.parametrize("correction", ["tis", "decoupled", "icepop", "none"])
+def test_a_veto_without_masked_importance_sampling_is_refused(correction: Any) -> None:
+    with pytest.raises(ConfigError, match=f"--mis-veto-threshold is for .* not {correction}"):
+        LossConfig(behaviour_correction=correction, mis_veto_threshold=1e-4).check()
+
+
+def test_a_function_in_the_place_of_the_weights() -> None:
+    """Given the weights of `decoupled` it gives the loss of `decoupled`; what it masks leaves the numerator only."""
+    values = tensors()
+    config = LossConfig(behaviour_correction="decoupled", kl_loss_coef=0.0)
+    ratio = torch.exp(values["proximal_logprobs"] - values["rollout_logprobs"])
+    half = torch.arange(N) < N // 2
+
+    def call(mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        hooks = PolicyHooks(weigh=lambda losses: (losses * ratio.clamp(0, 2), mask.double(), {"seen": ratio}))
+        return objective(values, config, hooks=hooks)
+
+    whole, metrics = call(torch.ones(N))
+    torch.testing.assert_close(whole, objective(values, config)[0])
+    torch.testing.assert_close(metrics["train/seen"], ratio.mean())
+    first, metrics = call(half)
+    second, _ = call(~half)
+    torch.testing.assert_close(first + second, whole)
+    assert float(metrics["train/rejected_fraction"]) == 0.5
+
+
+def test_a_function_in_the_place_of_the_mean_is_given_the_policy_loss_alone() -> None:
+    values = tensors()
+    config = LossConfig(behaviour_correction="icepop", kl_loss_coef=0.5, kl_loss_type="k1", use_unbiased_kl=False)
+    hooks = PolicyHooks(reduce=lambda losses, kept: (losses * kept).sum() * 10)
+    found, metrics = objective(values, config, hooks=hooks)
+    plain, plain_metrics = objective(values, config)
+    torch.testing.assert_close(found - plain, (10 * N - 1) * plain_metrics["loss/policy"])
+    assert metrics["loss/kl"] == plain_metrics["loss/kl"]
+    assert metrics["train/rollout_kl"] == plain_metrics["train/rollout_kl"]
 
 
 def test_rejection_changes_numerators_only_and_metrics_see_every_token() -> None:

@@ -97,6 +97,7 @@ def test_published_keys_that_cannot_be_had_are_refused_in_one_line(tmp_path, lin
         (["--hf-checkpoint", "/m"], "model.model_path", "/m"),
         (["--use-tis"], "loss.behaviour_correction", "decoupled"),
         (["--disable-grpo-std-normalization"], "loss.grpo_std_normalization", False),
+        (["--disable-rewards-normalization"], "loss.rewards_normalization", False),
     ],
 )
 def test_published_flags_become_ours_and_say_so(argv, path, value):

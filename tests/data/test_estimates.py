@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slime.algorithms.advantages import MovingBaseline
 from slime.config.sections import LossConfig
 from slime.data.estimates import with_advantages
+from slime.errors import ConfigError
 from slime.types import Batch, Sample, SampleGroup
 
 ESTIMATORS = [
@@ -75,6 +76,23 @@ def test_groups(estimator: str, of_first: list[float]) -> None:
 def test_the_deviation_can_be_left_out() -> None:
     found = stream(GROUPED, advantage_estimator="grpo", grpo_std_normalization=False)
     assert found == stream(GROUPED, advantage_estimator="dr_grpo")
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "gspo", "cispo"])
+def test_rewards_that_are_not_normalised_are_the_advantages(estimator: Any) -> None:
+    found = stream(GROUPED, advantage_estimator=estimator, rewards_normalization=False)
+    assert found == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [5.0, 5.0], [5.0, 5.0], [3.0, 3.0]]
+    config = LossConfig(advantage_estimator=estimator, rewards_normalization=False)
+    config.check()
+    assert not config.compares_groups, "so people's turns may be trained with it"
+
+
+@pytest.mark.parametrize("estimator", ["reinforce", "rloo", "step_wise"])
+def test_what_always_subtracts_cannot_take_rewards_as_they_are(estimator: Any) -> None:
+    with pytest.raises(ConfigError, match="--no-rewards-normalization takes rewards as they are"):
+        LossConfig(advantage_estimator=estimator, rewards_normalization=False).check()
+    LossConfig(baseline="none", rewards_normalization=False).check()
+    LossConfig(advantage_estimator="ppo", rewards_normalization=False).check()
 
 
 def test_the_baselines_of_plain_reinforce() -> None:

@@ -24,7 +24,7 @@ def test_every_word_of_a_choice_is_on_the_page(name: str) -> None:
 
 def test_every_flag_on_the_page_exists() -> None:
     flags = {leaf.flag for leaf in leaves().values()} | {f"--no-{leaf.flag[2:]}" for leaf in leaves().values()}
-    of_others = {"--use-tis"}  # slime's spelling
+    of_others = {"--use-tis", "--disable-rewards-normalization"}  # slime's spelling
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", PAGE)) <= flags | of_others
 
 

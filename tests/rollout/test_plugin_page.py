@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from prompt_rig import Rig
-from slime.config import Config, EngineConfig, ModelConfig, PluginConfig
+from slime.config import Config, EngineConfig, LossConfig, ModelConfig, PluginConfig
 from slime.data.rows import flatten, rows
 from slime.engines.client import HttpEngine
 from slime.engines.launch import start_engine
@@ -16,13 +17,16 @@ from slime.plugins.hooks import (
     ADVANTAGE,
     GROUP_REWARD,
     LOSS,
+    PG_REDUCER,
     REWARD,
     ROLLOUT,
     ROLLOUT_DATA,
     SLIME_ROLLOUT,
+    TIS,
     load_hook,
 )
 from slime.plugins.losses import load_loss
+from slime.plugins.policy_loss import PolicyLossHooks, load_policy_loss_hooks
 from slime.plugins.rewards import load_reward
 from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
@@ -57,6 +61,43 @@ def test_the_loss(tmp_path):
     e = torch.e
     assert loss.item() == pytest.approx(-(1.0 + 1.28) / 2)
     assert metrics == {"ratio": pytest.approx((1 + e) / 2)}
+
+
+def one_sample_in_slimes_layout() -> dict[str, object]:
+    """Two tokens that the trainer finds e times likelier than the engine did, the first of them masked."""
+    return {
+        "args": SimpleNamespace(tis_clip=2.0),
+        "pg_loss": torch.tensor([0.0, 3.0], requires_grad=True),
+        "train_log_probs": [torch.tensor([-1.0, -1.0])],
+        "rollout_log_probs": [torch.tensor([-2.0, -2.0])],
+        "loss_masks": [torch.tensor([0.0, 1.0])],
+        "total_lengths": [5],
+        "response_lengths": [2],
+        "calculate_per_token_loss": False,
+    }
+
+
+def test_the_weights_of_the_policy_loss(tmp_path):
+    hooks = hooks_on_the_policy_loss(custom_tis_function_path=example(tmp_path, "custom_tis.py"))
+    offered = one_sample_in_slimes_layout()
+    losses, mask, figures = hooks.weighed(offered)
+    assert losses.tolist() == [0.0, 6.0]
+    assert mask.tolist() == [0.0, 1.0]
+    assert figures["tis"].tolist() == [pytest.approx(torch.e)] * 2
+    far = hooks.weighed({**offered, "rollout_log_probs": [torch.tensor([-1.0, -9.0])]})
+    assert far[1].tolist() == [0.0, 0.0]
+
+
+def test_the_reducer_of_the_policy_loss(tmp_path):
+    path = example(tmp_path, "pg_loss_reducer.py")
+    hooks = hooks_on_the_policy_loss(custom_pg_loss_reducer_function_path=path)
+    offered = one_sample_in_slimes_layout()
+    assert hooks.reduced(offered, offered["pg_loss"]).item() == pytest.approx(0.003)
+
+
+def hooks_on_the_policy_loss(**paths: str) -> PolicyLossHooks:
+    loss_fn = load_loss("openclaw_rl.custom_loss")
+    return load_policy_loss_hooks(PluginConfig(**paths), LossConfig(behaviour_correction="decoupled"), loss_fn)
 
 
 def test_the_reward_function(tmp_path):
@@ -203,7 +244,7 @@ def test_every_example_is_tested():
 
 
 def test_every_name_on_offer_is_on_the_page():
-    every = [LOSS, REWARD, GROUP_REWARD, ROLLOUT, SLIME_ROLLOUT, ADVANTAGE, ROLLOUT_DATA]
+    every = [LOSS, REWARD, GROUP_REWARD, ROLLOUT, SLIME_ROLLOUT, ADVANTAGE, ROLLOUT_DATA, TIS, PG_REDUCER]
     every += [hook for hook, _ in PROMPT_HOOKS.values()]
     for hook in every:
         assert hook.flag in PAGE

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from learners import batch_of, parameters_of, random_samples, trainer_of
-from slime.config.sections import LoraConfig
+from slime.config.sections import LoraConfig, LossConfig
 from slime.data.rows import flatten, rows
+from slime.errors import ConfigError
 from slime.types import Batch
 from test_estimators import with_turns
 
@@ -98,3 +99,64 @@ def test_a_checkpoint_without_a_critic_can_get_one(policy_dir: Path, tmp_path: P
     trainer = trainer_of(policy_dir, loss=PPO)
     assert trainer.load(before.save(tmp_path)) == 1
     assert trainer.train(sessions(1)).step == 2
+
+
+def test_while_the_critic_is_trained_alone_the_policy_keeps_its_bytes(policy_dir: Path, tmp_path: Path) -> None:
+    trainer = trainer_of(
+        policy_dir, loss={**PPO, "num_critic_only_steps": 2}, num_steps_per_rollout=2, lr_warmup_steps=4
+    )
+    before = parameters_of(trainer)
+    published = []
+    for seed in range(3):
+        report = trainer.train(sessions(seed))
+        assert (report.step, report.skipped) == (seed + 1, "")
+        published.append(trainer.publish(tmp_path / str(seed)))
+        is_same = all(torch.equal(value, before[name]) for name, value in parameters_of(trainer).items())
+        assert is_same == (seed < 2)
+        assert report.metrics["train/critic_grad_norm"] > 0
+        assert (report.metrics["train/grad_norm"] > 0) == (seed == 2)
+    assert [manifest.version for manifest in published] == [1, 2, 3]
+    first, second, third = ((tmp_path / str(i) / "model.safetensors").read_bytes() for i in range(3))
+    assert first == second != third
+    assert trainer._optimizer.num_steps == 2, "warm-up begins with the policy"
+    assert trainer._critic._optimizer.num_steps == 6
+    assert set(trainer.consumed) == {1, 2, 3}, "turns are consumed all the same"
+
+
+@pytest.mark.parametrize("critic", ["own", "policy"])
+def test_the_critic_learns_alone_what_it_would_have_learned_beside_a_still_policy(
+    policy_dir: Path, critic: str
+) -> None:
+    loss = {**PPO, "critic": critic, "critic_lr": 1e-2}
+    alone = trainer_of(policy_dir, loss={**loss, "num_critic_only_steps": 1})
+    beside = trainer_of(policy_dir, loss=loss)
+    batch = sessions()
+    one, other = (trainer.train(batch).metrics for trainer in (alone, beside))
+    ours, theirs = (trainer._critic.state() for trainer in (alone, beside))
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    assert one["loss/total"] == other["loss/total"], "what the policy's loss would have been"
+
+
+def test_a_run_that_stops_while_the_critic_is_trained_alone_goes_on_bit_for_bit(
+    policy_dir: Path, tmp_path: Path
+) -> None:
+    loss = {**PPO, "num_critic_only_steps": 2}
+    through, stopped, resumed = (trainer_of(policy_dir, loss=loss) for _ in range(3))
+    for trainer in (through, stopped):
+        trainer.train(sessions(1))
+    assert resumed.load(stopped.save(tmp_path)) == 1
+    for seed in (2, 3):
+        assert through.train(sessions(seed)).metrics == resumed.train(sessions(seed)).metrics
+    assert all(torch.equal(v, parameters_of(resumed)[name]) for name, v in parameters_of(through).items())
+
+
+def test_a_batch_that_teaches_the_critic_nothing_is_skipped(policy_dir: Path) -> None:
+    """A critic that starts at zero expects rewards of zero."""
+    trainer = trainer_of(policy_dir, loss={**PPO, "num_critic_only_steps": 1})
+    report = trainer.train(constant(0.0))
+    assert (report.step, report.skipped) == (0, "nothing to learn: the gradient is zero")
+
+
+def test_there_must_be_a_critic_to_train_alone() -> None:
+    with pytest.raises(ConfigError, match="--num-critic-only-steps needs --advantage-estimator ppo"):
+        LossConfig(num_critic_only_steps=1).check()

@@ -43,6 +43,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo, head alone": {"advantage_estimator": "ppo", "critic": "policy"},
     "step wise": {"advantage_estimator": "step_wise"},
     "mis": {"behaviour_correction": "mis", "mis_level": "geometric", "mis_mode": "mask"},
+    "mis, veto": {"behaviour_correction": "mis", "mis_veto_threshold": 0.2},
+    "gspo, raw rewards": {"advantage_estimator": "gspo", "rewards_normalization": False},
     "icepop": {"behaviour_correction": "icepop", "tis_clip_low": 0.5},
 }
 

@@ -12,6 +12,7 @@ constants. Rejected tokens have weight 0: they drop out of numerators, never out
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -57,6 +58,20 @@ def behaviour_weights(
     if mode == "clip":
         return weights.clamp(low, high)
     return torch.where((weights >= low) & (weights <= high), weights, torch.zeros_like(weights))
+
+
+def veto_mask(proximal_logprobs: Tensor, rollout_logprobs: Tensor, sequence_index: Tensor, threshold: float) -> Tensor:
+    """False for the tokens of a sequence with one whose p/b is below `threshold`, [N]: the veto of veRL's MIS.
+
+    A token that the trainer finds next to impossible says that the two machines did not read the same reply, whatever
+    the mean over its tokens is.
+
+    >>> p, b = torch.tensor([-9.0, -1.0, -1.0]), torch.tensor([-1.0, -1.0, -1.0])
+    >>> veto_mask(p, b, torch.tensor([0, 0, 1]), threshold=1e-3)
+    tensor([False, False,  True])
+    """
+    is_vetoed = (proximal_logprobs - rollout_logprobs).detach() < math.log(threshold)
+    return sequence_sums(is_vetoed.float(), sequence_index) == 0
 
 
 def off_policy_sequence_mask(

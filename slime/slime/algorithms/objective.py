@@ -9,6 +9,8 @@ loss = mean of  w · surrogate(ρ, A)  +  kl_loss_coef · KL(π ‖ π_ref)  −
     mis                    p                 no          of mis_level, mis_mode
     none                   p                 no          1                    as though the samples were fresh
 
+A function of the user's may stand in for w, and for the mean of the policy loss (`PolicyHooks`).
+
     advantage_estimator    surrogate
     gspo                   clipped, ρ of the whole sequence
     cispo                  clipped weight times log-prob
@@ -18,12 +20,13 @@ loss = mean of  w · surrogate(ρ, A)  +  kl_loss_coef · KL(π ‖ π_ref)  −
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slime.algorithms.corrections import behaviour_weights, off_policy_sequence_mask
+from slime.algorithms.corrections import behaviour_weights, off_policy_sequence_mask, veto_mask
 from slime.algorithms.losses import (
     clipped_surrogate,
     clipped_weight_loss,
@@ -31,6 +34,22 @@ from slime.algorithms.losses import (
     reference_kl,
     sequence_ratio,
 )
+
+Weighed = tuple[Tensor, Tensor, Mapping[str, Tensor]]
+"""Policy losses after weighing [N], 1 for the tokens that are kept and 0 for the others [N], figures by name [N]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyHooks:
+    """What stands in for parts of the policy loss; None where ours is wanted.
+
+    Attributes:
+        weigh: policy losses of tokens, [N] → `Weighed`: in the place of w.
+        reduce: policy losses and what `weigh` kept, [N] each → one number: in the place of `mean`, there alone.
+    """
+
+    weigh: Callable[[Tensor], Weighed] | None = None
+    reduce: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 def policy_objective(
@@ -45,6 +64,7 @@ def policy_objective(
     compute_entropy: Callable[[], Tensor],
     proximal_logprobs: Tensor | None = None,
     sequence_index: Tensor | None = None,
+    hooks: PolicyHooks = PolicyHooks(),
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a micro-batch and its metrics.
 
@@ -58,23 +78,32 @@ def policy_objective(
         compute_full_kl, compute_entropy: [N] each; called only where the configuration gives them a weight.
         proximal_logprobs: [N] at the start of the batch; needed by every correction but tis.
         sequence_index: [N], numbering the replies; needed where whole replies are weighed or masked.
+        hooks: the loss is offered them as `policy_hooks`; their figures become metrics `train/<name>`.
 
     Raises:
-        ValueError: the configuration needs one of the last two and it is not given.
+        ValueError: the configuration needs proximal_logprobs or sequence_index and it is not given.
     """
     terms = _Terms(policy_logprobs, rollout_logprobs, advantages, config, proximal_logprobs, sequence_index)
-    surrogate, is_clipped = terms.surrogate()
-    weights = terms.weights()
-    loss = policy_loss = mean(surrogate if weights is None else surrogate * weights)
+    each, is_clipped = terms.surrogate()
+    weights = terms.weights(is_corrected=hooks.weigh is None)
+    if weights is not None:
+        each = each * weights
+    kept = torch.ones_like(each)
+    figures: Mapping[str, Tensor] = {}
+    if hooks.weigh is not None:
+        each, kept, figures = hooks.weigh(each)
+        each = each * kept
+        weights = kept if weights is None else weights * kept
+    loss = policy_loss = mean(each) if hooks.reduce is None else hooks.reduce(each, kept)
     importance = terms.importance()
-    metrics = {
+    metrics = {f"train/{name}": mean(figure.detach()) for name, figure in figures.items()} | {
         "loss/policy": policy_loss.detach(),
-        "train/clip_fraction": mean(is_clipped.to(surrogate)),
+        "train/clip_fraction": mean(is_clipped.to(each)),
         "train/importance_weight_mean": mean(importance.detach()),
         "train/rollout_kl": mean(terms.rollout_kl()),
     }
     if weights is not None:
-        metrics["train/rejected_fraction"] = mean((weights == 0).to(surrogate))
+        metrics["train/rejected_fraction"] = mean((weights == 0).to(each))
     if config["kl_loss_coef"]:
         if config["kl_loss_type"] == "full":
             kl = mean(compute_full_kl())
@@ -122,11 +151,15 @@ class _Terms:
             return clipped_weight_loss(self._policy, ratio, self._advantages, *clip)
         return clipped_surrogate(ratio, self._advantages, *clip, config["eps_clip_c"])
 
-    def weights(self) -> Tensor | None:
-        """What the policy loss of each token is multiplied by; None where that is 1 for all."""
+    def weights(self, *, is_corrected: bool) -> Tensor | None:
+        """What the policy loss of each token is multiplied by; None where that is 1 for all.
+
+        Args:
+            is_corrected: whether the correction's own weights are among it.
+        """
         config = self._config
         weights: Tensor | None = None
-        if self._correction in ("decoupled", "icepop", "mis"):
+        if is_corrected and self._correction in ("decoupled", "icepop", "mis"):
             level, mode = {
                 "decoupled": ("token", "clip"),
                 "icepop": ("token", "mask"),
@@ -137,6 +170,9 @@ class _Terms:
             weights = behaviour_weights(
                 self._proximal, self._rollout, index, level=level, mode=mode, low=low, high=high
             )
+            if self._correction == "mis" and config["mis_veto_threshold"]:
+                threshold = config["mis_veto_threshold"]
+                weights = weights * veto_mask(self._proximal, self._rollout, self._sequence_index, threshold)
         if config["use_opsm"]:
             is_kept = off_policy_sequence_mask(
                 self._policy, self._rollout, self._advantages, self._sequence_index, config["opsm_delta"]

@@ -119,6 +119,7 @@ class LossConfig:
     ] = option("reinforce", "how rewards become advantages; reinforce: reward less --baseline")
     baseline: Literal["none", "ema", "group"] = option("ema", "what reinforce subtracts from a reward: moving average per source, or group mean")
     baseline_decay: float = option(0.9, "weight of the past in the moving average", ge=0, lt=1)
+    rewards_normalization: bool = option(True, "grpo, dr_grpo, gspo, cispo, reinforce_plus_plus_baseline: compare rewards within their group; no: take them as they are")
     grpo_std_normalization: bool = option(True, "grpo, gspo, cispo: divide by the group's standard deviation")
     normalize_advantages: bool = option(False, "whiten advantages over the batch; reinforce_plus_plus and its baseline form always do")
     gamma: float = option(0.99, "ppo, reinforce_plus_plus: discount from one turn of a session to the next", ge=0, le=1)
@@ -126,6 +127,7 @@ class LossConfig:
     prm_step_coef: float = option(1.0, "step_wise: weight of a step's own reward beside the outcome's")
     critic: Literal["own", "policy"] = option("own", "ppo: the value head reads a model of its own, or the policy's hidden states as they are")
     critic_lr: float = option(0.0, "ppo: learning rate of the critic; 0: --lr", ge=0)
+    num_critic_only_steps: int = option(0, "ppo: first updates that train the critic alone; the policy stays as it is", ge=0)
     value_clip: float = option(0.2, "ppo: how far a value may move in one batch; 0: as far as it likes", env=("VALUE_CLIP",), ge=0)
     eps_clip: float = option(0.2, "how far the ratio may fall below 1; 1 leaves it free in cispo", gt=0, le=1)
     eps_clip_high: float = option(0.28, "how far the ratio may rise above 1", gt=0)
@@ -135,6 +137,7 @@ class LossConfig:
     tis_clip_low: float = option(0.0, "lower bound of the importance weight trainer/engine", ge=0)
     mis_level: Literal["token", "sequence", "geometric"] = option("token", "mis: what has one weight: a token, or a reply by the product or the geometric mean of its tokens")
     mis_mode: Literal["truncate", "clip", "mask"] = option("truncate", "mis: out of bounds a weight is held at the upper, held at either, or rejected")
+    mis_veto_threshold: float = option(0.0, "mis: a reply that has a token with a weight below this is left out as a whole, e.g. 1e-4; 0: none", ge=0, lt=1)
     use_opsm: bool = option(False, "leave out bad replies that the policy has moved away from (off-policy sequence masking)")
     opsm_delta: float = option(1e-4, "how far it may have moved: mean log-prob when sampled less now", ge=0)
     kl_loss_coef: float = option(0.1, "weight of the KL to the reference model in the loss", ge=0)
@@ -156,10 +159,21 @@ class LossConfig:
                 f"--kl-coef {self.kl_coef:g} and --kl-loss-coef {self.kl_loss_coef:g} are the same KL twice, in the reward and in the "
                 "loss: set one of them to 0"
             )
+        if not self.rewards_normalization and self._always_subtracts:
+            raise ConfigError(
+                f"--no-rewards-normalization takes rewards as they are, and {self._always_subtracts} does not: "
+                "--advantage-estimator reinforce --baseline none does"
+            )
         if 0 < self.eps_clip_c <= 1:
             raise ConfigError(f"--eps-clip-c {self.eps_clip_c:g} would hold every bad token; give more than 1, or 0 for none")
         if self.tis_clip_low > self.tis_clip:
             raise ConfigError(f"--tis-clip-low {self.tis_clip_low:g} is above --tis-clip {self.tis_clip:g}")
+        if self.num_critic_only_steps and self.advantage_estimator != "ppo":
+            raise ConfigError(f"--num-critic-only-steps needs --advantage-estimator ppo: {self.advantage_estimator} has no critic")
+        if self.mis_veto_threshold and self.behaviour_correction != "mis":
+            raise ConfigError(
+                f"--mis-veto-threshold is for --behaviour-correction mis, not {self.behaviour_correction}: change one of them"
+            )
         if self.calculate_per_token_loss and self.advantage_estimator == "dr_grpo":
             raise ConfigError("--calculate-per-token-loss and --advantage-estimator dr_grpo, which divides by a constant: choose one")
 
@@ -168,7 +182,16 @@ class LossConfig:
         """Whether an advantage says how a reply compares with others to the same prompt."""
         if self.advantage_estimator == "reinforce":
             return self.baseline == "group"
-        return self.advantage_estimator in ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "gspo", "cispo")
+        if self.advantage_estimator == "rloo":
+            return True
+        return self.rewards_normalization and self.advantage_estimator in ("grpo", "dr_grpo", "reinforce_plus_plus_baseline", "gspo", "cispo")
+
+    @property
+    def _always_subtracts(self) -> str:
+        """The flag that asks for an estimator which is nothing without its comparison; empty for the others."""
+        if self.advantage_estimator == "reinforce" and self.baseline != "none":
+            return f"--baseline {self.baseline}"
+        return f"--advantage-estimator {self.advantage_estimator}" if self.advantage_estimator in ("rloo", "step_wise") else ""
 
 
 @dataclass(frozen=True)
@@ -276,6 +299,8 @@ class PluginConfig:
     custom_rollout_log_function_path: str = option("", "prompts: logs a batch; true: ours is left out")
     custom_advantage_function_path: str = option("", "advantages of a batch, in place of --advantage-estimator")
     rollout_data_postprocess_path: str = option("", "changes a batch right before it is trained")
+    custom_tis_function_path: str = option("", "weights of the policy loss, in place of those of --behaviour-correction decoupled")
+    custom_pg_loss_reducer_function_path: str = option("", "how the policy loss of tokens becomes one number, in place of their mean")
     eval_function_path: str = option("", "prompts: evaluates, in slime's call style")
     custom_eval_rollout_log_function_path: str = option("", "prompts: logs an evaluation; true: ours is left out")
 

@@ -99,7 +99,7 @@ def _estimates(
         return step_wise_advantages(merged, groups, [outcome.step for outcome in scored])
     if name == "reinforce" and config.baseline == "ema":
         return baseline.advantages(rewards, [outcome.source for outcome in scored])
-    if name == "reinforce" and config.baseline == "none":
+    if not config.rewards_normalization or (name == "reinforce" and config.baseline == "none"):
         return rewards
     return _group_estimator(config)(rewards, groups, members)
 

@@ -132,6 +132,19 @@ ROLLOUT_DATA = Hook(
     names=_SET | same("rollout_id", "rollout_data"),
     styles=("plain", "async"),
 )
+_REPLIES = same("total_lengths", "response_lengths", "loss_masks")
+TIS = Hook(
+    flag="--custom-tis-function-path",
+    default_names=("custom_tis", "custom_tis_function"),
+    names=_SET | _REPLIES | same("pg_loss", "train_log_probs", "rollout_log_probs"),
+    styles=("plain",),
+)
+PG_REDUCER = Hook(
+    flag="--custom-pg-loss-reducer-function-path",
+    default_names=("pg_loss_reducer", "get_pg_loss_reducer"),
+    names=_SET | _REPLIES | same("calculate_per_token_loss"),
+    styles=("plain",),
+)
 GROUP_REWARD = Hook(
     flag="--custom-rm-path",
     default_names=("get_reward_model", "reward", "custom_rm", "CustomRewardModel"),
@@ -174,6 +187,7 @@ LOSS = Hook(
         "batch",
         "logits",
         "clip_ratio",
+        "policy_hooks",
     )
     | {
         "policy_logits": "policy_logprobs",  # published files use them as log-probs of the sampled tokens

@@ -19,7 +19,7 @@ from slime.algorithms.reductions import sum_of_means
 from slime.algorithms.returns import value_loss
 from slime.config.sections import LoraConfig, LossConfig, TrainerConfig
 from slime.data.rows import FlatBatch
-from slime.trainers.torch.optimizer import Optimizer
+from slime.trainers.torch.optimizer import Applied, Optimizer
 from slime.trainers.torch.policy import Policy
 from slime.trainers.torch.ranks import Ranks
 
@@ -105,17 +105,17 @@ class Critic:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def step(self, loss: float, ranks: Ranks, *, is_skipped: bool) -> dict[str, float]:
-        """Sum gradients over the ranks and take one optimizer step; its metrics.
+    def step(self, loss: float, ranks: Ranks, *, is_skipped: bool) -> Applied:
+        """Sum gradients over the ranks and take one optimizer step.
 
         Args:
-            is_skipped: the policy's step was; a batch that changes nothing does not change the critic either.
+            is_skipped: leave it out; the gradients are forgotten.
         """
         if is_skipped:
             self.discard()
-            return {"train/critic_grad_norm": 0.0}
+            return Applied(0.0, 0.0, skipped="so was the policy's step")
         ranks.sum_gradients(self._parameters.values())
-        return {"train/critic_grad_norm": self._optimizer.apply(loss).grad_norm}
+        return self._optimizer.apply(loss)
 
     def discard(self) -> None:
         """Forget the gradients that have been accumulated."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 from slime.config.sections import LoraConfig
@@ -248,3 +248,20 @@ def _logit_shaping(config: Any) -> Callable[[Tensor], Tensor]:
     if factor:
         return lambda logits: logits * factor
     return lambda logits: logits
+
+
+def compute_device(device: str) -> torch.device:
+    """Where to compute: as asked for; `auto` is CUDA where there is a GPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def compute_dtype(dtype: str, device: torch.device, model_dir: Path) -> torch.dtype:
+    """The type of matrix products: as asked for, else what suits the device and the model."""
+    if dtype != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    if device.type == "cpu":
+        return torch.float32
+    stored = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False).dtype
+    return stored if isinstance(stored, torch.dtype) else torch.float32

@@ -41,10 +41,10 @@ def batch(values: LossValues) -> dict[str, Any]:
     }
     ids = [torch.cat([fed, targets[-1:]]) for fed, targets, _ in _documents(flat)]
     return {
-        **{name: _by_response(stream, flat) for name, stream in streams.items()},
+        **{name: by_response(stream, flat) for name, stream in streams.items()},
         "tokens": torch.cat(ids)[None],
         "unconcat_tokens": ids,
-        "total_lengths": [len(document) for document in ids],
+        "total_lengths": total_lengths(flat),
         "response_lengths": response_lengths(flat),
         "rewards": [float(rewards[0]) for rewards in torch.split(values["rewards"], list(flat.counts))],
     }
@@ -62,6 +62,11 @@ def logits(head: TokenHead, hidden: Tensor, flat: FlatBatch) -> Tensor:
     return torch.cat(parts)[None]
 
 
+def total_lengths(flat: FlatBatch) -> list[int]:
+    """Tokens of each document up to its last trainable one, which is not fed."""
+    return [length + 1 for length in flat.document_lens]
+
+
 def response_lengths(flat: FlatBatch) -> list[int]:
     """Tokens from the first trainable one of each document to the last."""
     return [len(fed) - int(predictors[0]) for fed, _, predictors in _documents(flat)]
@@ -75,7 +80,7 @@ def trainable(values: Tensor, flat: FlatBatch) -> Tensor:
     )
 
 
-def _by_response(values: Tensor, flat: FlatBatch) -> list[Tensor]:
+def by_response(values: Tensor, flat: FlatBatch) -> list[Tensor]:
     """From one value a trainable token to one a response token, a tensor a sample; 0 where nothing trains."""
     parts = torch.split(values, list(flat.counts))
     responses: list[Tensor] = []

@@ -1,7 +1,7 @@
 """The embedded trainer: a batch of samples in, one update of the weights out.
 
     Batch ─ Prescorer ─▶ with_advantages ─▶ Rows ─ split ─▶ optimizer steps
-    each step: Rows ─ plan ─▶ this rank's micro-batches ─▶ policy, reference ─▶ loss ─▶ gradients
+    each step: Rows ─ plan ─▶ this rank's micro-batches ─ Scorer ─▶ loss ─▶ gradients
                                                               sum over ranks ─▶ Optimizer.apply
 
 Sizes of trajectories are counted over the step before it is planned, so its loss is the same however it is
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig
 
 from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
@@ -28,9 +27,10 @@ from slime.config.sections import CheckpointConfig, Config, LoraConfig, LossConf
 from slime.data.estimates import reduction_of, with_advantages
 from slime.data.joining import fed_once
 from slime.data.packing import plan, split_evenly
-from slime.data.rows import Row, flatten, rows
+from slime.data.rows import Row, rows
 from slime.errors import TrainerError
 from slime.plugins.losses import LossHook, load_loss
+from slime.plugins.policy_loss import PolicyLossHooks, load_policy_loss_hooks
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Resumed
 from slime.trainers.torch.checkpoint import (
@@ -43,11 +43,11 @@ from slime.trainers.torch.checkpoint import (
 )
 from slime.trainers.torch.critic import build_critic
 from slime.trainers.torch.lora import seed_dropout
-from slime.trainers.torch.optimizer import Optimizer
-from slime.trainers.torch.policy import Policy
+from slime.trainers.torch.optimizer import Applied, Optimizer
+from slime.trainers.torch.policy import Policy, compute_device, compute_dtype
 from slime.trainers.torch.prescoring import Prescorer
 from slime.trainers.torch.ranks import Ranks
-from slime.trainers.torch.values import LossValues, ScoredBatch
+from slime.trainers.torch.scoring import Scorer
 from slime.types import Batch, Sample, TrainReport
 from slime.weights import Manifest, merge_adapter
 
@@ -69,6 +69,7 @@ class TorchTrainer:
         lora: with `use_lora` only an adapter is trained, and the reference is the same model without it.
         keep_checkpoints: newest checkpoints that `save` leaves.
         settings: what the loss is offered as `config`; the loss's section by itself unless given.
+        hooks: of the user's on the policy loss.
 
     Attributes:
         step: updates made; also the policy version of the weights.
@@ -90,6 +91,7 @@ class TorchTrainer:
         dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
         keep_checkpoints: int = 3,
         settings: Mapping[str, Any] | None = None,
+        hooks: PolicyLossHooks = PolicyLossHooks(),
     ) -> None:
         loss.check()
         torch.manual_seed(trainer.seed)
@@ -98,30 +100,28 @@ class TorchTrainer:
         self._model_dir = Path(model_dir)
         self._config = trainer
         self._loss = loss
-        self._settings = {**plugin_settings(loss), **(settings or {})}
-        self._loss_fn = loss_fn
         self._keep = keep_checkpoints
         self._ranks = Ranks(rank, world_size)
-        self._device = torch.device(
-            "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
-        )
-        compute_dtype = _compute_dtype(dtype, self._device, self._model_dir)
         self._lora = lora
         adapted = lora if lora.use_lora else None
-        self._policy = Policy(self._model_dir, self._device, compute_dtype, lora=adapted, seed=trainer.seed)
+        place = compute_device(device)
+        compute_in = compute_dtype(dtype, place, self._model_dir)
+        self._policy = Policy(self._model_dir, place, compute_in, lora=adapted, seed=trainer.seed)
         if trainer.gradient_checkpointing:
             self._policy.checkpoint_activations()
-        self._reference = self._policy.reference() if loss.kl_loss_coef or loss.kl_coef else None
+        reference = self._policy.reference() if loss.kl_loss_coef or loss.kl_coef else None
         self._optimizer = Optimizer(self._policy.parameters(), trainer)
         self._baseline = MovingBaseline(loss.baseline_decay)
         self._reduction = reduction_of(loss)
         self._critic = build_critic(self._policy, self._model_dir, trainer, loss, adapted)
-        self._prescore = Prescorer(trainer, loss, loss_fn, self._score, self._critic, self._ranks)
+        offered = {**plugin_settings(loss), **(settings or {})}
+        self._scorer = Scorer(self._policy, reference, self._reduction, loss_fn, offered, hooks)
+        self._prescore = Prescorer(trainer, loss, loss_fn, self._scorer.score, self._critic, self._ranks)
         if loss.behaviour_correction == "none":
             log.warning("behaviour_correction=none: samples of older weights are trained as though they were fresh")
 
     def train(self, batch: Batch) -> TrainReport:
-        """Make one update from a batch.
+        """Make one update from a batch; of the critic alone during the first `num_critic_only_steps`.
 
         A batch whose every optimizer step was skipped changes nothing, its turns are not consumed, and the
         report says why.
@@ -262,19 +262,16 @@ class TorchTrainer:
         sizes = trajectory_sizes(trajectory_ids, counts)
         divisor = self._reduction.divisor(num_trajectories(trajectory_ids, counts), sum(counts))
         total_weight = float(self._reduction.weights(sizes, counts).sum())
-        if not self._loss_fn.sees_samples:
+        if not self._scorer.sees_samples:
             step_rows, sizes = fed_once(step_rows, trajectory_ids, sizes)
         lengths = [row.length for row in step_rows]
         totals: Counter[str] = Counter()
         for micro in plan(lengths, self._config.max_tokens_per_gpu, self._ranks.world_size)[self._ranks.rank]:
             totals.update(self._accumulate([step_rows[i] for i in micro], [sizes[i] for i in micro], divisor))
-        self._ranks.sum_gradients(self._optimizer.parameters.values())
         metrics = self._ranks.sum_metrics(totals)
         # What a loss is divided by need not be what its tokens weigh; a metric of training is always a mean.
         metrics = {n: v * divisor / total_weight if n.startswith("train/") else v for n, v in metrics.items()}
-        applied = self._optimizer.apply(metrics["loss/total"])
-        if self._critic is not None:
-            metrics |= self._critic.step(metrics["loss/value"], self._ranks, is_skipped=bool(applied.skipped))
+        applied = self._apply(metrics)
         metrics |= {
             "train/grad_norm": applied.grad_norm,
             "train/learning_rate": applied.learning_rate,
@@ -283,11 +280,34 @@ class TorchTrainer:
         }
         return metrics, applied.skipped
 
+    def _apply(self, metrics: dict[str, float]) -> Applied:
+        """Let the optimizers consume what all ranks have accumulated; the critic's figures go into `metrics`.
+
+        A batch that changes nothing in the policy does not change the critic either, except while it is trained alone.
+        """
+        applied = None
+        if self._trains_policy:
+            self._ranks.sum_gradients(self._optimizer.parameters.values())
+            applied = self._optimizer.apply(metrics["loss/total"])
+        if self._critic is not None:
+            is_skipped = applied is not None and bool(applied.skipped)
+            of_critic = self._critic.step(metrics["loss/value"], self._ranks, is_skipped=is_skipped)
+            metrics["train/critic_grad_norm"] = of_critic.grad_norm
+            applied = applied or dataclasses.replace(of_critic, grad_norm=0.0, learning_rate=0.0)
+        assert applied is not None  # without a critic the policy is always trained
+        return applied
+
+    @property
+    def _trains_policy(self) -> bool:
+        return self._critic is None or self.step >= self._loss.num_critic_only_steps
+
     def _accumulate(self, micro: Sequence[Row], sizes: Sequence[int], divisor: int) -> dict[str, float]:
         """Add one micro-batch's gradient to what is there; its share of every metric."""
-        scored = self._score(micro, sizes)
-        loss, metrics = self._evaluate(scored)
-        (loss / divisor).backward()  # type: ignore[no-untyped-call]
+        with torch.set_grad_enabled(self._trains_policy):
+            scored = self._scorer.score(micro, sizes)
+            loss, metrics = self._scorer.evaluate(scored)
+        if self._trains_policy:
+            (loss / divisor).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             mismatch = (scored.policy_logprobs - scored.flat.streams["rollout_logprobs"]).abs()
             metrics = {name if "/" in name else f"loss/{name}": value for name, value in metrics.items()} | {
@@ -300,47 +320,6 @@ class TorchTrainer:
             metrics["loss/value"] = self._critic.accumulate(scored.flat, scored.hidden, scored.weights, divisor)
         return metrics
 
-    def _score(self, micro: Sequence[Row], sizes: Sequence[int]) -> ScoredBatch:
-        """Run policy and reference over a micro-batch."""
-        flat = flatten(micro).to(self._device)
-        temperatures = flat.streams["temperature"]
-        hidden = self._policy.hidden_states(flat)
-        head = self._policy.head(hidden[flat.predictors], temperatures)
-        policy_logprobs, entropies = head.logprobs_and_entropy(flat.targets)
-        reference_head = reference_logprobs = None
-        if self._reference is not None:
-            with torch.no_grad():
-                reference_hidden = self._reference.hidden_states(flat)[flat.predictors]
-                reference_head = self._reference.head(reference_hidden, temperatures)
-                reference_logprobs, _ = reference_head.logprobs_and_entropy(flat.targets)
-        return ScoredBatch(
-            flat=flat,
-            weights=self._reduction.weights(sizes, flat.counts).to(self._device, torch.float32),
-            hidden=hidden,
-            policy_head=head,
-            policy_logprobs=policy_logprobs,
-            entropies=entropies,
-            reference_head=reference_head,
-            reference_logprobs=reference_logprobs,
-        )
-
-    def _evaluate(self, scored: ScoredBatch) -> tuple[torch.Tensor, Mapping[str, float]]:
-        """The loss of a micro-batch: its share of the sum over trajectories.
-
-        A loss that takes means of its own is given one sample at a time, and its means are weighted by the
-        sample's share of its trajectory, so that packing cannot change it either.
-        """
-        if self._loss_fn.is_sum_over_samples:
-            return self._loss_fn(LossValues(scored, self._settings))
-        total = scored.policy_logprobs.new_zeros(())
-        metrics: Counter[str] = Counter()
-        for document in scored.documents():
-            share = float(document.weights.sum())
-            loss, parts = self._loss_fn(LossValues(document, self._settings))
-            total = total + share * loss
-            metrics.update({name: share * value for name, value in parts.items()})
-        return total, metrics
-
 
 def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> TorchTrainer:
     """The trainer that a configuration describes, at step 0.
@@ -349,11 +328,12 @@ def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> Torc
         PluginError: it names no loss, or one that cannot be loaded.
         WeightsError: the model cannot be loaded.
     """
+    loss_fn = load_loss(config.plugin.custom_loss_function_path)
     return TorchTrainer(
         config.model.model_path,
         config.trainer,
         config.loss,
-        loss_fn=load_loss(config.plugin.custom_loss_function_path),
+        loss_fn=loss_fn,
         lora=config.lora,
         rank=rank,
         world_size=world_size,
@@ -361,14 +341,5 @@ def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> Torc
         dtype=config.model.dtype,
         keep_checkpoints=config.checkpoint.keep_checkpoints,
         settings=plugin_settings(config),
+        hooks=load_policy_loss_hooks(config.plugin, config.loss, loss_fn),
     )
-
-
-def _compute_dtype(dtype: str, device: torch.device, model_dir: Path) -> torch.dtype:
-    """The type of matrix products: as asked for, else what suits the device and the model."""
-    if dtype != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
-    if device.type == "cpu":
-        return torch.float32
-    stored = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False).dtype
-    return stored if isinstance(stored, torch.dtype) else torch.float32

@@ -18,7 +18,8 @@ from torch import Tensor
 from slime.algorithms.reductions import sum_of_means
 from slime.data.rows import FlatBatch
 from slime.errors import PluginError
-from slime.trainers.torch import slime_style
+from slime.plugins.policy_loss import PolicyLossHooks
+from slime.trainers.torch import policy_hooks, slime_style
 from slime.trainers.torch.head import TokenHead
 
 
@@ -79,9 +80,12 @@ class LossValues(Mapping[str, Any]):
 
     Args:
         settings: the loss's configuration with the published spellings, offered as `config`.
+        hooks: on the policy loss, offered as `policy_hooks`.
     """
 
-    def __init__(self, scored: ScoredBatch, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, scored: ScoredBatch, settings: Mapping[str, Any], hooks: PolicyLossHooks = PolicyLossHooks()
+    ) -> None:
         flat = scored.flat
         device = flat.targets.device
         self._scored = scored
@@ -99,6 +103,7 @@ class LossValues(Mapping[str, Any]):
             "compute_entropy": lambda: scored.policy_head.entropy,
             "compute_full_kl": lambda: self._full_kl,
             "sum_of_sample_mean": lambda: self.sum_of_sample_mean,
+            "policy_hooks": lambda: policy_hooks.bind(hooks, self, settings),
             "config": lambda: settings,
             "clip_ratio": lambda: settings["eps_clip"],
             "args": lambda: slime_style.arguments(settings),

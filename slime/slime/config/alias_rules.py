@@ -1,0 +1,138 @@
+"""What a published spelling may come to: settings of ours and a notice, or a refusal in one line.
+
+    becomes("loss.eps_clip")("0.1", {}) ─▶ {"loss.eps_clip": "0.1"}, "taken as --eps-clip 0.1"
+    refused("not built yet")("8", {})   ─▶ ConfigError: not built yet
+
+Which spelling comes to what is the table in `aliases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slime.errors import ConfigError, nearest
+
+Values = dict[str, Any]
+"""Settings by path: `{"loss.eps_clip": "0.1"}`."""
+
+Rule = Callable[[Any, Mapping[str, Any]], tuple[Values, str]]
+"""(value, everything else written in the same place) → (settings, what to tell). Raises `ConfigError` to refuse."""
+
+METHODS = {"binary": "openclaw_rl", "opd": "openclaw_opd", "combine": "openclaw_combine"}
+"""What the published pages call a method, and the package that is it."""
+
+
+def becomes(*paths: str) -> Rule:
+    """Another name of a setting, or of several that it sets together."""
+    flags = ["--" + path.partition(".")[2].replace("_", "-") for path in paths]
+    return lambda value, _: ({path: value for path in paths}, "taken as " + " ".join(f"{f} {value}" for f in flags))
+
+
+def refused(why: str) -> Rule:
+    """Something that is not there, or cannot be meant; switched off, it is no wish and passes."""
+
+    def rule(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+        if _is_off(value):
+            return {}, ""
+        raise ConfigError(why)
+
+    return rule
+
+
+def always(what: str, *accepted: str) -> Rule:
+    """What is so in any case: the accepted words pass with a notice, others are refused."""
+
+    def rule(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+        if str(value).lower() in accepted:
+            return {}, what
+        raise ConfigError(f"{value!r} cannot be had: {what}")
+
+    return rule
+
+
+def remark(what: str) -> Rule:
+    """A variable that may well stand in the environment for other reasons: said, not refused."""
+    return lambda value, _: ({}, what)
+
+
+def times(factor_name: str) -> Rule:
+    """A batch size that is multiplied by the accumulation steps written beside it."""
+
+    def rule(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+        factor = given.get(factor_name, 1)
+        if not (_is_count(value) and _is_count(factor)):
+            raise ConfigError(f"{value!r} times {factor_name} {factor!r} is not a number of samples")
+        samples = int(value) * int(factor)
+        return {"rollout.rollout_batch_size": samples}, f"taken as --rollout-batch-size {samples}"
+
+    return rule
+
+
+def factor_of(batch_name: str) -> Rule:
+    """Accumulation steps: they say nothing without the batch size they multiply."""
+
+    def rule(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+        if batch_name in given or (_is_count(value) and int(value) == 1):
+            return {}, ""
+        raise ConfigError(
+            f"needs {batch_name} beside it: one update takes their product; --max-tokens-per-gpu cuts micro-batches"
+        )
+
+    return rule
+
+
+def switches(path: str, value: str) -> Rule:
+    """A switch that stands for one value of a setting; switched off, it says nothing."""
+    flag = "--" + path.partition(".")[2].replace("_", "-")
+    return lambda given, _: ({}, "") if _is_off(given) else ({path: value}, f"taken as {flag} {value}")
+
+
+def same_as(*model_names: str) -> Rule:
+    """A tokenizer path: accepted where it says what is so, that the tokenizer is the model's own."""
+
+    def rule(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+        if value in (given.get(name) for name in model_names):
+            return {}, "the tokenizer is read from the model directory"
+        raise ConfigError("the tokenizer is read from the model directory; put its files there and leave this out")
+
+    return rule
+
+
+def samples_to_updates(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+    """Warm-up counted in samples: divided by the batch size given in the same place."""
+    batch = given.get("--rollout-batch-size", 0)
+    if not (_is_count(value) and _is_count(batch) and int(batch)):
+        raise ConfigError("counts samples and needs --rollout-batch-size beside it; --lr-warmup-steps counts updates")
+    updates = -(-int(value) // int(batch))
+    return {"trainer.lr_warmup_steps": updates}, f"taken as --lr-warmup-steps {updates}"
+
+
+def voting(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+    if _is_off(value):
+        return {"judge.majority_vote_n": 1}, "taken as --majority-vote-n 1"
+    return {}, "every llm verdict is a majority vote; --majority-vote-n says of how many"
+
+
+def judge_model(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+    return {"judge.judge_model_path": value, "judge.judge": "llm"}, f"taken as --judge llm --judge-model-path {value}"
+
+
+def method(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+    package = METHODS.get(str(value))
+    if package is None:
+        raise ConfigError(f"{value!r} is not one of {', '.join(METHODS)}{nearest(str(value), METHODS)}")
+    paths = {
+        "custom_loss_function_path": f"{package}.custom_loss",
+        "rollout_function_path": f"{package}.custom_rollout",
+    }
+    flags = " ".join(f"--{name.replace('_', '-')} {path}" for name, path in paths.items())
+    return {f"plugin.{name}": path for name, path in paths.items()}, f"taken as {flags}"
+
+
+def _is_off(value: Any) -> bool:
+    return str(value).strip().lower() in ("false", "0", "no", "off")
+
+
+def _is_count(value: Any) -> bool:
+    return str(value).isdecimal()

@@ -1,0 +1,140 @@
+"""Hooks inside the policy loss, in slime's call style, for losses that are made with `policy_objective`.
+
+    policy losses of a sample's response ─ weigh ─▶ (losses, masks, figures) ─ reduce ─▶ one number
+
+    --custom-tis-function-path               weigh: in the place of the weights of --behaviour-correction decoupled
+    --custom-pg-loss-reducer-function-path   reduce: in the place of the mean, for the policy loss alone
+
+Both are called for one sample at a time, with lists of one entry, so that packing cannot change what they give.
+What comes out is checked here, and what they raise becomes an error that names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slime.config import LossConfig, PluginConfig
+from slime.errors import ConfigError, PluginError
+from slime.plugins.calling import NamedCall
+from slime.plugins.hooks import PG_REDUCER, TIS, load_hook
+from slime.plugins.loading import describe
+from slime.plugins.losses import LossHook
+
+
+@dataclass(frozen=True)
+class PolicyLossHooks:
+    """The hooks on the policy loss that were asked for."""
+
+    weigh: NamedCall | None = None
+    reduce: NamedCall | None = None
+
+    def weighed(self, offered: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """What the first makes of one sample: losses, mask and figures, each over its response, [R].
+
+        Args:
+            offered: the names of `hooks.TIS`; `pg_loss` is [R].
+
+        Raises:
+            PluginError: it failed, or gave tensors of other shapes, numbers that are none, or no gradient.
+        """
+        assert self.weigh is not None  # whoever calls has looked
+        call, given = self.weigh, offered["pg_loss"]
+        place = describe(call.function)
+        result = _called(place, lambda: call(offered))
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            raise PluginError(f"{place} gave {_words(result)}; it gives (pg_loss, modified_masks, metrics)")
+        losses, masks, figures = result
+        if not isinstance(masks, Sequence) or len(masks) != 1:
+            raise PluginError(f"{place} gave masks of {_words(masks)}; they are a list with a tensor for every sample")
+        if not isinstance(figures, Mapping):
+            raise PluginError(f"{place} gave metrics of type {type(figures).__name__}; they are a mapping of tensors")
+        losses = _like(place, "pg_loss", losses, given)
+        if given.requires_grad and not losses.requires_grad:
+            raise PluginError(f"{place} gave a pg_loss without a gradient; weights are constants, the loss is not")
+        mask = _like(place, "modified_masks[0]", masks[0], given).detach()
+        if not bool(((mask == 0) | (mask == 1)).all()):
+            raise PluginError(f"{place} gave a mask with other values than 0 and 1; weigh pg_loss instead")
+        figures = {str(name): _like(place, f"metric {name!r}", figure, given) for name, figure in figures.items()}
+        return losses, mask, figures
+
+    def reduced(self, offered: Mapping[str, Any], losses: Tensor) -> Tensor:
+        """What the second makes of one sample's losses, [R] → one number.
+
+        Args:
+            offered: the names of `hooks.PG_REDUCER`.
+
+        Raises:
+            PluginError: it failed, or gave no function, or that gave no number or no gradient.
+        """
+        assert self.reduce is not None
+        call = self.reduce
+        place = describe(call.function)
+        reducer = _called(place, lambda: call(offered))
+        if not callable(reducer):
+            raise PluginError(f"{place} gave {_words(reducer)}; it gives a function from losses to one number")
+        number = _called(place, lambda: reducer(losses))
+        if not isinstance(number, Tensor) or number.numel() != 1:
+            raise PluginError(f"{place} reduced to {_words(number)}; a loss is a tensor of one number")
+        if losses.requires_grad and not number.requires_grad:
+            raise PluginError(f"{place} reduced to a number without a gradient")
+        _check_finite(place, "a loss", number, losses)
+        return number.reshape(())
+
+
+def load_policy_loss_hooks(plugin: PluginConfig, loss: LossConfig, loss_fn: LossHook) -> PolicyLossHooks:
+    """The hooks of `--custom-tis-function-path` and `--custom-pg-loss-reducer-function-path`.
+
+    Raises:
+        PluginError: a path that leads nowhere, a parameter that is not on offer, or a loss that would not call them.
+        ConfigError: there are no weights whose place the first could take.
+    """
+    wanted = [(TIS, plugin.custom_tis_function_path), (PG_REDUCER, plugin.custom_pg_loss_reducer_function_path)]
+    weigh, reduce = (load_hook(hook, path) if path else None for hook, path in wanted)
+    for hook, path in wanted:
+        if path and "policy_hooks" not in loss_fn.asks_for:
+            raise PluginError(
+                f"{hook.flag} {path}: {describe(loss_fn.call.function)} would never call it; a loss that asks for "
+                "policy_hooks and hands them to policy_objective does"
+            )
+    if weigh is not None and loss.behaviour_correction != "decoupled":
+        raise ConfigError(
+            f"{TIS.flag} takes the place of the weights of --behaviour-correction decoupled (--use-tis), not of "
+            f"{loss.behaviour_correction}: ask for that one"
+        )
+    return PolicyLossHooks(weigh, reduce)
+
+
+def _called(place: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except PluginError:
+        raise
+    except Exception as error:  # the user's code: anything may come out of it
+        raise PluginError(f"{place}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def _like(place: str, what: str, value: Any, given: Tensor) -> Tensor:
+    """The value as a tensor over the response, if it is one."""
+    if not isinstance(value, Tensor) or value.numel() != given.numel():
+        raise PluginError(f"{place} gave {_words(value)} as {what}; the response has {given.numel()} tokens")
+    _check_finite(place, what, value, given)
+    return value.to(given).reshape(given.shape)
+
+
+def _check_finite(place: str, what: str, value: Tensor, given: Tensor) -> None:
+    """Infinite losses are the model's fault, and the step is skipped; made from finite ones they are the plug-in's."""
+    if bool(torch.isfinite(given).all()) and not bool(torch.isfinite(value).all()):
+        raise PluginError(f"{place} gave {what} that is not finite")
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__

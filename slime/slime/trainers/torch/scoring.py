@@ -1,0 +1,97 @@
+"""From the rows of a micro-batch to its loss.
+
+Rows ─ flatten ─▶ policy, reference ─ score ─▶ ScoredBatch ─ evaluate ─▶ loss, metrics
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slime.algorithms.reductions import Reduction
+from slime.data.rows import Row, flatten
+from slime.plugins.losses import LossHook
+from slime.plugins.policy_loss import PolicyLossHooks
+from slime.trainers.torch.policy import Policy, PolicyWithoutAdapter
+from slime.trainers.torch.values import LossValues, ScoredBatch
+
+
+class Scorer:
+    """What a policy and a loss make of micro-batches.
+
+    Args:
+        reference: of the KL; None where nothing is compared with it.
+        reduction: how tokens are averaged.
+        settings: what the loss is offered as `config`.
+        hooks: on the policy loss, for losses that ask for them.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        reference: Policy | PolicyWithoutAdapter | None,
+        reduction: Reduction,
+        loss_fn: LossHook,
+        settings: Mapping[str, Any],
+        hooks: PolicyLossHooks,
+    ) -> None:
+        self._policy = policy
+        self._reference = reference
+        self._reduction = reduction
+        self._loss_fn = loss_fn
+        self._settings = settings
+        self._hooks = hooks
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether a row must be one sample: the loss, or a hook on it, reads which tokens are."""
+        return self._loss_fn.sees_samples or self._hooks != PolicyLossHooks()
+
+    def score(self, micro: Sequence[Row], sizes: Sequence[int]) -> ScoredBatch:
+        """Run policy and reference over a micro-batch.
+
+        Args:
+            sizes: trainable tokens of each row's trajectory.
+        """
+        flat = flatten(micro).to(self._policy.device)
+        temperatures = flat.streams["temperature"]
+        hidden = self._policy.hidden_states(flat)
+        head = self._policy.head(hidden[flat.predictors], temperatures)
+        policy_logprobs, entropies = head.logprobs_and_entropy(flat.targets)
+        reference_head = reference_logprobs = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference_hidden = self._reference.hidden_states(flat)[flat.predictors]
+                reference_head = self._reference.head(reference_hidden, temperatures)
+                reference_logprobs, _ = reference_head.logprobs_and_entropy(flat.targets)
+        return ScoredBatch(
+            flat=flat,
+            weights=self._reduction.weights(sizes, flat.counts).to(self._policy.device, torch.float32),
+            hidden=hidden,
+            policy_head=head,
+            policy_logprobs=policy_logprobs,
+            entropies=entropies,
+            reference_head=reference_head,
+            reference_logprobs=reference_logprobs,
+        )
+
+    def evaluate(self, scored: ScoredBatch) -> tuple[Tensor, Mapping[str, float]]:
+        """The loss of a micro-batch: its share of the sum over trajectories.
+
+        A loss that takes means of its own is given one sample at a time, and its means are weighted by the
+        sample's share of its trajectory, so that packing cannot change it either.
+        """
+        if self._loss_fn.is_sum_over_samples:
+            return self._loss_fn(LossValues(scored, self._settings, self._hooks))
+        total = scored.policy_logprobs.new_zeros(())
+        metrics: Counter[str] = Counter()
+        for document in scored.documents():
+            share = float(document.weights.sum())
+            loss, parts = self._loss_fn(LossValues(document, self._settings, self._hooks))
+            total = total + share * loss
+            metrics.update({name: share * value for name, value in parts.items()})
+        return total, metrics
