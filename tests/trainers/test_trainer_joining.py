@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +78,18 @@ def test_a_session_is_fed_once_to_the_gradient_of_its_turns(policy_dir: Path, me
     }
     assert fed[LossHook] == len(at_once.samples[0].token_ids) - 1
     assert fed[TurnByTurn] >= 3 * fed[LossHook]
+
+
+@pytest.mark.parametrize("loss", [{"behaviour_correction": "mis", "mis_level": "geometric"}, {"use_opsm": True}])
+def test_what_counts_by_reply_counts_by_the_same_replies(policy_dir: Path, loss: dict[str, Any]) -> None:
+    batch = batch_of([sample for turn in session() for sample in stitch([turn])])
+    apart, joined = (
+        gradients_of(trainer_of(policy_dir, loss=loss, loss_fn=loss_of("binary-rl", kind)), batch)
+        for kind in (TurnByTurn, LossHook)
+    )
+    assert largest_difference(joined, apart) <= 1e-5
+    plain = gradients_of(trainer_of(policy_dir, loss_fn=loss_of("binary-rl", TurnByTurn)), batch)
+    assert largest_difference(plain, apart) > 1e-4, "it does count by reply"
 
 
 def test_sessions_that_come_mixed_up_are_each_fed_once(policy_dir: Path) -> None:
