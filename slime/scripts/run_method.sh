@@ -37,7 +37,7 @@ on_this_machine() {
     if [[ -z "${DATA_PATH:-}" ]]; then places+=(--rl-buffer-dir "$root/runs/$run/turns"); fi
     saving="--save-interval 1 --save-dir ${CKPT_SAVE_DIR:-$root/runs/$run/checkpoints}"
     local lr=5e-4
-    if [[ -n "$lora" ]]; then lr=5e-3; fi
+    if [[ -n "$lora" ]]; then lr=4e-3; fi
     learning="--lr ${LEARNING_RATE:-$lr} --weight-decay 0 --kl-loss-coef 0.1 --kl-loss-type full"
 }
 
