@@ -16,12 +16,14 @@ TYPED := build/typed
 
 env: $(VENV)/.stamp
 
-# torch first and pinned: that version is a CPU build here, and pip would otherwise fetch a CUDA one for its dependents
+# torch first and pinned: that version is a CPU build here, and pip would otherwise fetch a CUDA one for its dependents.
+# torchao apart: transformers imports it wherever it finds it, which costs every process a quarter of a second
 $(VENV)/.stamp: requirements.txt pyproject.toml slime/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=…")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch==2.13.0
 	$(PIP) -r requirements.txt
+	$(PIP) --no-deps --upgrade --target $(VENV)/eight-bit torchao==0.18.0
 	@touch $@
 
 env-sglang:

@@ -56,6 +56,7 @@ from slime.rollout.offline import check_conversations, import_conversations
 from slime.rollout.prompt_plan import RolloutPlan, plan_rollout
 from slime.rollout.slime_calls import batches_of
 from slime.store import Store
+from slime.trainers.torch import eight_bit
 from slime.types import SampleGroup
 
 log = logging.getLogger("slime.train")
@@ -126,6 +127,8 @@ def check(config: Config) -> Plan:
     _check_lora(config)
     loss_fn = load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
     load_policy_loss_hooks(plugin, config.loss, loss_fn)
+    if config.trainer.optimizer == "adamw8bit":
+        eight_bit.check_installed()
     return Plan(placement=place(config.cluster), sampling=sampling)
 
 

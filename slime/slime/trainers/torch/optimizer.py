@@ -6,6 +6,8 @@ which AdamW would turn into weight decay and old momentum. Skipping leaves no tr
 With `--offload-optimizer-state` the moments, and a copy of the parameters that they move, lie in CPU memory:
 
     gradient (GPU) ─ clip ─▶ CPU ─ AdamW on the copy ─▶ parameters (GPU)
+
+`--optimizer adamw8bit` keeps the moments in 8 bits; see `eight_bit`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from slime.config.sections import TrainerConfig
 from slime.errors import WeightsError
+from slime.trainers.torch import eight_bit
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +59,15 @@ class Optimizer:
         self._stepped = _copies(self.parameters) if offloads(self.parameters, config) else self.parameters
         matrices = [p for p in self._stepped.values() if p.ndim >= 2]
         vectors = [p for p in self._stepped.values() if p.ndim < 2]
-        self._adamw = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-            lr=config.lr,
-            betas=(config.adam_beta1, config.adam_beta2),
-            eps=config.adam_eps,
-            fused=True,
-        )
+        self._is_8bit = config.optimizer == "adamw8bit"
+        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        groups = [group for group in groups if group["params"]]
+        betas = (config.adam_beta1, config.adam_beta2)
+        self._adamw: torch.optim.Optimizer
+        if self._is_8bit:
+            self._adamw = eight_bit.adamw_8bit(groups, lr=config.lr, betas=betas, eps=config.adam_eps)
+        else:
+            self._adamw = torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
 
     def apply(self, loss: float) -> Applied:
         """Consume the gradients that have been accumulated.
@@ -79,7 +84,7 @@ class Optimizer:
         else:
             clip_grads_with_norm_(self.parameters.values(), self.config.clip_grad, norm)
             for group in self._adamw.param_groups:
-                group["lr"] = learning_rate
+                group["lr"] = torch.tensor(learning_rate) if self._is_8bit else learning_rate
             self._step()
             self.num_steps += 1
         self.discard()
@@ -92,48 +97,62 @@ class Optimizer:
 
     def _step(self) -> None:
         if self._stepped is self.parameters:
-            self._adamw.step()
+            self._step_adamw()
             return
         for name, parameter in self.parameters.items():
             self._stepped[name].grad = None if parameter.grad is None else parameter.grad.to("cpu")
-        self._adamw.step()
+        self._step_adamw()
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(self._stepped[name])
                 self._stepped[name].grad = None
 
+    def _step_adamw(self) -> None:
+        if self._is_8bit:
+            eight_bit.step(self._adamw, is_on_cpu=all(p.device.type == "cpu" for p in self._stepped.values()))
+        else:
+            self._adamw.step()
+
     def state(self) -> dict[str, Tensor]:
-        """The moments, by `exp_avg.<parameter>` and so on; empty before the first step."""
-        return {
-            f"{moment}.{name}": self._adamw.state[parameter][moment]
-            for name, parameter in self._stepped.items()
-            if parameter in self._adamw.state
-            for moment in _MOMENTS
-        }
+        """The moments, by `exp_avg.<parameter>` and so on, in plain tensors; empty before the first step."""
+        saved: dict[str, Tensor] = {}
+        for name, parameter in self._stepped.items():
+            for moment in _MOMENTS if parameter in self._adamw.state else ():
+                saved |= eight_bit.parts(f"{moment}.{name}", self._adamw.state[parameter][moment])
+        return saved
 
     def restore(self, state: Mapping[str, Tensor], *, num_steps: int, num_skipped: int) -> None:
         """Go on from a state that was saved.
 
         Raises:
-            WeightsError: the state belongs to other parameters.
+            WeightsError: the state belongs to other parameters, or to an optimizer of the other kind.
         """
-        moments = {name: {m: state.get(f"{m}.{name}") for m in _MOMENTS} for name in self.parameters}
-        for name, found in moments.items():
-            moment = found["exp_avg"]
-            if num_steps and (moment is None or moment.shape != self.parameters[name].shape):
-                raise WeightsError(f"the optimizer state does not fit: no moments of the right shape for {name}")
+        moments = {name: self._moments(name, state) for name in self._stepped} if num_steps else {}
         self._adamw.state.clear()
         if self._stepped is not self.parameters:  # whoever restores has put other values into the parameters
             for name, copy in self._stepped.items():
                 copy.data.copy_(self.parameters[name].data)
-        for name, parameter in self._stepped.items() if num_steps else ():
-            device = {"step": torch.device("cpu") if parameter.device.type == "cpu" else parameter.device}
-            self._adamw.state[parameter] = {
-                moment: tensor.to(device.get(moment, parameter.device), copy=True)
-                for moment, tensor in moments[name].items()
-                if tensor is not None
-            }
+        for name, found in moments.items():
+            self._adamw.state[self._stepped[name]] = found
         self.num_steps, self.num_skipped = num_steps, num_skipped
+
+    def _moments(self, name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One parameter's moments from what was saved, where its optimizer wants them."""
+        parameter = self._stepped[name]
+        is_quantised = self._is_8bit and eight_bit.is_quantised(parameter)
+        moments: dict[str, Tensor] = {}
+        for moment in ("exp_avg", "exp_avg_sq"):
+            key = f"{moment}.{name}"
+            found = eight_bit.whole(key, state, is_signed=moment == "exp_avg") if is_quantised else state.get(key)
+            if found is None or found.shape != parameter.shape:
+                raise WeightsError(
+                    f"the optimizer state does not fit --optimizer {self.config.optimizer}: no moments of the right "
+                    f"kind and shape for {name}"
+                )
+            moments[moment] = found.to(parameter.device, copy=True)
+        counts_on_cpu = self._is_8bit or parameter.device.type == "cpu"
+        step = state[f"step.{name}"].to("cpu" if counts_on_cpu else parameter.device, copy=True)
+        return {"step": step, **moments}
 
 
 def offloads(parameters: Mapping[str, Tensor], config: TrainerConfig) -> bool:
