@@ -96,7 +96,7 @@ def trainer_of(
     model_dir: Path, *, loss: dict[str, Any] | None = None, loss_fn: LossHook | None = None, **settings: Any
 ) -> TorchTrainer:
     """A trainer on the CPU; Binary RL's loss unless another is given."""
-    others = ("rank", "world_size", "keep_checkpoints", "lora")
+    others = ("rank", "world_size", "keep_checkpoints", "lora", "settings")
     keywords = {name: settings.pop(name) for name in others if name in settings}
     return TorchTrainer(
         model_dir,

@@ -66,12 +66,8 @@ def learner(
     **more: Any,
 ) -> TorchTrainer:
     """A trainer whose loss sees the teacher's settings too, as in a run."""
-    trainer = trainer_of(policy_dir, loss=loss, loss_fn=load_loss(str(loss_path)), **more)
-    trainer._settings = {
-        **plugin_settings(TeacherConfig(**(teacher or {}))),
-        **plugin_settings(LossConfig(**(loss or {}))),
-    }
-    return trainer
+    settings = {**plugin_settings(TeacherConfig(**(teacher or {}))), **plugin_settings(LossConfig(**(loss or {})))}
+    return trainer_of(policy_dir, loss=loss, loss_fn=load_loss(str(loss_path)), settings=settings, **more)
 
 
 def hook(function: Any) -> LossHook:
