@@ -64,7 +64,7 @@ def gain_table(measured: Sequence[Gain]) -> Table:
     table = Table(title="Satisfaction that an adapter gains, of what all weights gain")
     for heading in ("method", "persona"):
         table.add_column(heading)
-    for heading in ("before", "all weights", "adapter", "share", "right, lost"):
+    for heading in ("before", "all weights", "adapter", "share", "right, change"):
         table.add_column(heading, justify="right")
     for gain in measured:
         table.add_row(
@@ -72,6 +72,6 @@ def gain_table(measured: Sequence[Gain]) -> Table:
             gain.persona,
             *(f"{value:.1%}" for value in (gain.before, gain.full, gain.adapter)),
             "-" if gain.share is None else f"{gain.share:.0%}",
-            f"{100 * gain.accuracy_lost:+.1f} points",
+            f"{-100 * gain.accuracy_lost:+.1f} points",
         )
     return table
