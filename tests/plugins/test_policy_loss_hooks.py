@@ -11,7 +11,7 @@ import torch
 from slime.config import LossConfig, PluginConfig
 from slime.errors import ConfigError, PluginError
 from slime.plugins.calling import NamedCall
-from slime.plugins.hooks import PG_REDUCER, TIS
+from slime.plugins.hooks import LOSS, PG_REDUCER, TIS
 from slime.plugins.losses import LossHook, load_loss
 from slime.plugins.policy_loss import PolicyLossHooks, load_policy_loss_hooks
 
@@ -103,7 +103,11 @@ def test_weights_beside_other_weights_are_refused(tmp_path: Path, correction: st
         load(tmp_path, WEIGH, correction=correction)
 
 
+def own_loss(policy_logprobs, sum_of_sample_mean):
+    return sum_of_sample_mean(policy_logprobs)
+
+
 @pytest.mark.parametrize("source", [WEIGH, REDUCE])
 def test_a_loss_that_would_not_call_them_is_refused(tmp_path: Path, source: str) -> None:
-    with pytest.raises(PluginError, match=r"custom_loss_topk\.py:compute_loss would never call it"):
-        load(tmp_path, source, loss_fn=load_loss("openclaw_opd.custom_loss_topk"))
+    with pytest.raises(PluginError, match=r"test_policy_loss_hooks\.py:own_loss would never call it"):
+        load(tmp_path, source, loss_fn=LossHook(NamedCall.match(own_loss, LOSS.names)))
