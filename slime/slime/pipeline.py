@@ -144,7 +144,8 @@ class Pipeline:
             waited = time.monotonic()
             taken = await self._take()
             if taken is None:
-                log.info("nothing is left to train step=%d", self.version)
+                reasons = "; ".join(f"{number} {why}" for why, number in (await self._store.exclusions()).items())
+                log.info("nothing is left to train step=%d left_out=%s", self.version, reasons or "none")
                 if self._unsaved:
                     await self._make_true(self.version)
                 return

@@ -258,6 +258,7 @@ async def test_a_run_on_what_is_stored_ends_when_nothing_is_left(store: Store, t
         store, learner, tmp_path, judge, updates=0, save_interval=save_interval, until_drained=True
     )
     await run(pipeline)
+    assert await store.exclusions() == {"unjudged": 1}
     assert [ids for _, ids in learner.trained] == [("a", "b"), ("c", "d"), ("e",)]
     assert published[-1] == 3
     assert await store.trained_at("e") == 3

@@ -99,6 +99,16 @@ def reopen_unjudged(connection: sqlite3.Connection, limit: int) -> int:
     return len(rows)
 
 
+def read_exclusions(connection: sqlite3.Connection, limit: int) -> dict[str, int]:
+    """The commonest reasons, without what a judge says of a turn it leaves unjudged: that may quote a person."""
+    rows = connection.execute(
+        "SELECT CASE WHEN reason LIKE :unjudged || '%' THEN :unjudged ELSE reason END AS why, COUNT(*) AS number "
+        "FROM turns WHERE state = :excluded GROUP BY why ORDER BY number DESC, why LIMIT :limit",
+        {"unjudged": UNJUDGED, "excluded": TurnState.EXCLUDED, "limit": limit},
+    )
+    return dict(rows.fetchall())
+
+
 def _put_verdict(connection: sqlite3.Connection, seq: int, body: bytes, feedback_id: int) -> None:
     connection.execute(
         "INSERT INTO verdicts (seq, judged_at, body, crc, feedback_id) VALUES (?, ?, ?, ?, ?) "

@@ -287,6 +287,10 @@ class Store:
         """How many turns stand in each state; every state is a key."""
         return await self._read(reads.read_counts)
 
+    async def exclusions(self, limit: int = 5) -> dict[str, int]:
+        """How many turns are excluded for which reason, the commonest first: `{"unjudged": 12, "score 0": 3}`."""
+        return await self._read(partial(opinions.read_exclusions, limit=limit))
+
     async def trained_by(self, step: int) -> tuple[str, ...]:
         """Lineage downwards: the turns that update `step` consumed."""
         return await self._read(partial(reads.read_trained, step=step))
