@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from slime.cluster.session import worker_environment
+from slime.config import ClusterConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,6 +54,15 @@ def launch(tmp_path: Path):
     return run
 
 
+@pytest.fixture
+def _usual_agent_port_is_taken():
+    """As by another Ray of this machine; if there is one, it has it already."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.enter_context(socket.create_server(("", 52365)))
+        yield
+
+
 def ray_processes() -> set[str]:
     """The ids of the raylets on this machine."""
     found = subprocess.run(["pgrep", "raylet"], capture_output=True, text=True, check=False)
@@ -59,6 +71,7 @@ def ray_processes() -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("_usual_agent_port_is_taken")
 def test_a_run_is_submitted_where_it_was_typed_and_leaves_nothing_running(launch, tmp_path):
     before = ray_processes()
     done = launch("--run-name", "two words", MAJORITY_VOTE_N="5", OPENCLAW_API_KEY="hush")
@@ -75,6 +88,15 @@ def test_a_run_that_fails_says_so(launch):
     done = launch("--run-name", "fail")
     assert done.returncode != 0
     assert ray_processes() <= before
+
+
+def test_the_number_of_threads_is_told_once():
+    """Ray refuses a job whose run says again what its submission said."""
+    told = {"RAY_JOB_CONFIG_JSON_ENV_VAR": '{"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "3"}}}'}
+    assert worker_environment(ClusterConfig(), told | {"OMP_NUM_THREADS": "3"}) == {}
+    assert worker_environment(ClusterConfig(), {"OMP_NUM_THREADS": "3"}) == {"env_vars": {"OMP_NUM_THREADS": "3"}}
+    assert worker_environment(ClusterConfig(), {}) == {"env_vars": {"OMP_NUM_THREADS": "1"}}
+    assert worker_environment(ClusterConfig(train_gpus="0"), {}) == {}
 
 
 def test_a_mistake_is_answered_before_anything_is_started(launch):

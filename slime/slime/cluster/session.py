@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from slime.config import ClusterConfig
 from slime.errors import ConfigError
@@ -33,10 +34,7 @@ def ray_session(cluster: ClusterConfig, working_dir: Path) -> Iterator[None]:
         ConfigError: there is no cluster at that address.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Actors share the cores with engines: as many threads as cores in each would have them wait for each other.
-    environment = (
-        {"env_vars": {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}} if not cluster.train_gpus else {}
-    )
+    environment = worker_environment(cluster, os.environ)
     if cluster.ray_address:
         try:
             ray.init(address=cluster.ray_address, runtime_env=environment, log_to_driver=False)
@@ -52,6 +50,15 @@ def ray_session(cluster: ClusterConfig, working_dir: Path) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def worker_environment(cluster: ClusterConfig, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Ray's runtime environment of the actors: without GPUs they share the cores with engines, and as many threads as
+    cores in each would have them wait for each other. A job that says how many has said it; Ray takes it only once.
+    """
+    if cluster.train_gpus or '"OMP_NUM_THREADS"' in environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, ""):
+        return {}
+    return {"env_vars": {"OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1")}}
 
 
 def start_local(**options: Any) -> None:
