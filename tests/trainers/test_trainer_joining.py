@@ -92,6 +92,28 @@ def test_what_counts_by_reply_counts_by_the_same_replies(policy_dir: Path, loss:
     assert largest_difference(plain, apart) > 1e-4, "it does count by reply"
 
 
+@pytest.mark.parametrize("loss", [{"kl_coef": 0.1, "kl_loss_coef": 0.0}, {"advantage_estimator": "ppo"}])
+def test_what_is_known_before_the_first_step_is_the_same(policy_dir: Path, loss: dict[str, Any]) -> None:
+    """The KL in the reward and a critic's values: of turns that come one by one, and of one sample of them all."""
+    turns = session()
+    one_by_one = batch_of([sample for turn in turns for sample in stitch([turn], source="ada")])
+    at_once = batch_of(list(stitch(turns, source="ada")))
+    scored = []
+    for batch in (one_by_one, at_once):
+        trainer = trainer_of(policy_dir, loss=loss)
+        trainer.train(at_once)  # away from the reference, and from a critic of zeros
+        samples = trainer._prescore(batch).samples
+        for name in trainer._prescore.names:
+            streams = [(s.streams[name], s.streams["loss_mask"]) for s in samples]
+            trained = [x for stream, mask in streams for x, flag in zip(stream, mask, strict=True) if flag]
+            scored.append((name, trained))
+    half = len(scored) // 2
+    assert half
+    for (name, apart), (_, together) in zip(scored[:half], scored[half:], strict=True):
+        assert apart == pytest.approx(together, abs=1e-5), name
+        assert max(map(abs, apart)) > 1e-3
+
+
 def test_sessions_that_come_mixed_up_are_each_fed_once(policy_dir: Path) -> None:
     ada, bob = session("ada"), session("bob", seed=1)
     mixed = [sample for pair in zip(reversed(ada), bob, strict=True) for turn in pair for sample in stitch([turn])]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from slime.algorithms.losses import reference_kl
 from slime.config.sections import LossConfig, TrainerConfig
+from slime.data.joining import chains, joined
 from slime.data.packing import plan
 from slime.data.rows import Row, rows
 from slime.plugins.losses import LossHook
@@ -72,10 +73,12 @@ class Prescorer:
         starts = [0, *torch.tensor(counts).cumsum(0).tolist()]
         trained = [index for index, count in enumerate(counts) if count]
         found = torch.zeros(len(self.names), starts[-1])
-        lengths = [all_rows[index].length for index in trained]
+        names = [samples[index].trajectory_id or f"sample {index}" for index in trained]
+        fed = [[trained[i] for i in chain] for chain in chains([all_rows[i] for i in trained], names)]
+        lengths = [all_rows[chain[-1]].length for chain in fed]
         for micro in plan(lengths, self._max_tokens, self._ranks.world_size)[self._ranks.rank]:
-            indices = [trained[i] for i in micro]
-            scores = self._scores([all_rows[i] for i in indices])
+            scores = self._scores([joined([all_rows[index] for index in fed[i]]) for i in micro])
+            indices = [index for i in micro for index in fed[i]]
             for index, part in zip(indices, torch.split(scores, [counts[i] for i in indices], dim=1), strict=True):
                 found[:, starts[index] : starts[index + 1]] = part
         found = self._ranks.sum_tensor(found)
