@@ -195,7 +195,9 @@ async def _train(comparison: Comparison, method: Method, seed: int) -> SeedResul
             comparison.plan,
             lambda _: captured,
             seed,
-            settle=LockStep(run, store, comparison.batch_size, targets),
+            settle=LockStep(
+                run, store, comparison.batch_size, targets, is_per_user="--adapter-per user" in " ".join(flags)
+            ),
             probe=comparison.assistant(client, name, is_captured=False),
         )
         num_updates = run.step

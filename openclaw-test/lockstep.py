@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from openclaw_test.training_run import TrainingRun
@@ -19,6 +20,8 @@ from slime.types import TurnState
 
 _POLL_S = 0.05
 _SETTLE_S = 300.0
+_FAR_BACK = 400
+"""Turns among which those stand that wait for an update."""
 
 
 class LockStep:
@@ -28,13 +31,17 @@ class LockStep:
         store: the run's, opened for reading.
         batch_size: effective samples of one update.
         targets: updates after which a phase ends, one for each phase, e.g. `(8, 16)`.
+        is_per_user: every user trains an adapter, and an update takes the samples of one of them.
     """
 
-    def __init__(self, run: TrainingRun, store: Store, batch_size: int, targets: Sequence[int]) -> None:
+    def __init__(
+        self, run: TrainingRun, store: Store, batch_size: int, targets: Sequence[int], *, is_per_user: bool = False
+    ) -> None:
         self._run = run
         self._store = store
         self._batch_size = batch_size
         self._targets = list(targets)
+        self._is_per_user = is_per_user
 
     async def __call__(self) -> bool:
         """Wait until the run has caught up; False when the phase has had its updates.
@@ -58,4 +65,14 @@ class LockStep:
             return True
         counts = await self._store.counts()
         unjudged = counts.get(TurnState.READY, 0) + counts.get(TurnState.CLAIMED, 0)
-        return not unjudged and counts.get(TurnState.JUDGED, 0) < self._batch_size
+        if unjudged or counts.get(TurnState.JUDGED, 0) < self._batch_size:
+            return not unjudged
+        return self._is_per_user and await self._most_of_one_user() < self._batch_size
+
+    async def _most_of_one_user(self) -> int:
+        """How many judged turns wait for the update of whoever has most of them."""
+        waiting: Counter[str] = Counter()
+        for turn in await self._store.recent(_FAR_BACK):
+            if turn.state is TurnState.JUDGED:
+                waiting[turn.details.get("source", "")] += 1
+        return max(waiting.values(), default=0)

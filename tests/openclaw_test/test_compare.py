@@ -18,7 +18,8 @@ from openclaw_test.scoring import HeldOut, PersonaScore, SeedResult
 from openclaw_test.sessions import Session
 from openclaw_test.trial import Plan
 from slime.errors import ConfigError, TrainerError
-from slime.types import TurnState
+from slime.store import Store
+from slime.types import Completion, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
 KNOWN = baselines(4)
 
@@ -128,6 +129,37 @@ async def test_a_phase_ends_with_its_updates_and_the_next_goes_on():
     settle = in_step(Run((2, {})), 2, 4)
     assert [await settle(), await settle()] == [False, True]
     assert not await in_step(Run((4, {TurnState.JUDGED: 9})), 4)()
+
+
+async def test_with_an_adapter_for_each_user_no_user_may_have_a_batch_waiting(tmp_path: Path):
+    async with Store.open(tmp_path) as store:
+        step = LockStep(Run((0, {})), store, 2, (4,), is_per_user=True)  # type: ignore[arg-type]
+
+        async def judged(name: str, user: str) -> None:
+            turn = Turn(
+                turn_id=name,
+                session_id=name,
+                parent_id=None,
+                kind=TurnKind.MAIN,
+                messages=({"role": "user", "content": name},),
+                prompt_ids=(1,),
+                completion=Completion((2,), (-0.5,), "x", "stop", (VersionSpan(0, 0, 1),)),
+                sampling=SamplingParams(),
+                reply={"role": "assistant", "content": "x"},
+                details={"source": user},
+            )
+            await store.append(turn)
+            await store.attach(name, ({"role": "user", "content": "thanks"},))
+            assert [claim.turn.turn_id for claim in await store.claim(1, "test", 60)] == [name]
+            await store.record_verdict(name, Verdict(1.0), "test")
+
+        for name, user in (("a", "Ada"), ("b", "Bo"), ("c", "Cleo")):
+            await judged(name, user)
+        assert await step._has_caught_up()
+        await judged("d", "Ada")
+        assert not await step._has_caught_up()
+        await store.mark_trained(["a", "d"], step=1)
+        assert await step._has_caught_up()
 
 
 async def test_a_run_that_ended_is_not_waited_for():
