@@ -107,6 +107,14 @@ async def test_refusal_is_not_repeated_and_does_not_open_the_circuit() -> None:
     assert app.fired == {Fault.HTTP_400: 3}
 
 
+async def test_a_server_that_hangs_is_out() -> None:
+    app, breaker = ScriptedJudgeApi([Fault.HANG]), CircuitBreaker("judge", failures=1)
+    async with model_of(app, model="m", retries=0, timeout_s=0.2, breaker=breaker) as model:
+        with pytest.raises(EngineUnavailable, match=r"no answer within 0\.2 s|Timeout"):
+            await model.answer([{"role": "user", "content": "Hi"}], "r", SamplingParams())
+    assert breaker.is_open
+
+
 async def test_settings_that_a_model_does_not_take_are_left_out_from_then_on() -> None:
     app = ScriptedJudgeApi([GOOD], refuses=frozenset({"max_tokens", "temperature"}))
     async with model_of(app, model="m") as model:

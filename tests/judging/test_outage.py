@@ -133,6 +133,22 @@ async def test_nothing_is_asked_while_the_circuit_is_open(store: Store) -> None:
         assert len(await store.history("t0")) <= moves + 3, "claimed and released once more at the most"
 
 
+async def test_what_is_judged_already_goes_on_while_others_wait(store: Store) -> None:
+    """As after a restart in the middle of an outage."""
+    await fill(store, "t0", "t1", "t2", "t3", "t4")
+    async with collecting(store, RuleJudge()) as given:
+        await until(lambda: len(given) == 5)
+    await store.release("c")
+    await fill(store, "u0", "u1", "u2", "u3")
+    await store.add_feedback("t0", Feedback("text", text="Read this again."))  # so it is the first to be judged
+    async with (
+        model_of(ScriptedJudgeApi([Fault.HTTP_503])) as model,
+        collecting(store, LlmJudge(model, JudgeConfig(majority_vote_n=1)), workers=1) as given,
+    ):
+        await until(lambda: sorted(given) == ["t1", "t2", "t3", "t4"])
+    assert (await store.counts())[TurnState.EXCLUDED] == 0
+
+
 async def test_what_grows_too_old_meanwhile_is_excluded_as_always(store: Store) -> None:
     version, is_down = [0], [True]
     app = ScriptedJudgeApi(lambda asked: Fault.HTTP_503 if is_down[0] else GOOD)

@@ -73,8 +73,8 @@ async def finished_turns(
     outage = Outage()
     try:
         while True:
-            if (room := num_workers - len(judging)) and not outage.pause_s:
-                claims = await store.claim(room, owner, rollout.lease_s)
+            if room := num_workers - len(judging):
+                claims = await store.claim(room, owner, rollout.lease_s, judged_only=bool(outage.pause_s))
                 if outage.has_waiting:
                     random.shuffle(claims)  # the first finds out whether the judge is back: not always the same one
                 for claim in claims:

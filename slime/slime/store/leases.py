@@ -22,7 +22,7 @@ from slime.types import TurnKind, TurnState
 Clock = Callable[[], float]
 
 FREE = """
-SELECT seq, turn_id, state FROM turns WHERE state = 'ready' AND kind IN ({kinds})
+SELECT seq, turn_id, state FROM turns WHERE state = 'ready' AND kind IN ({kinds}) AND NOT :judged_only
 UNION ALL
 SELECT seq, turn_id, state FROM turns WHERE state = 'judged'
   AND (lease_owner IS NULL OR NOT (lease_from <= :now AND :now < lease_until))
@@ -30,11 +30,13 @@ ORDER BY seq LIMIT :limit
 """.format(kinds=", ".join(f"'{kind}'" for kind in TurnKind if kind.is_trainable))
 
 
-def claim(connection: sqlite3.Connection, limit: int, owner: str, lease_s: float, clock: Clock) -> list[int]:
+def claim(
+    connection: sqlite3.Connection, limit: int, owner: str, lease_s: float, clock: Clock, *, judged_only: bool = False
+) -> list[int]:
     """Lease up to `limit` free turns, oldest first; returns their rows."""
     now = clock()
     _end_dead_leases(connection, now)
-    rows = connection.execute(FREE, {"now": now, "limit": limit}).fetchall()
+    rows = connection.execute(FREE, {"now": now, "limit": limit, "judged_only": judged_only}).fetchall()
     for seq, turn_id, state in rows:
         if state == TurnState.JUDGED and is_outdated(connection, seq):
             move(connection, seq, turn_id, TurnState.READY, "feedback")

@@ -135,12 +135,16 @@ class Store:
 
     # Who works on it.
 
-    async def claim(self, limit: int, owner: str, lease_s: float) -> list[Claim]:
+    async def claim(self, limit: int, owner: str, lease_s: float, *, judged_only: bool = False) -> list[Claim]:
         """Lease up to `limit` turns that can be judged, or are judged and in nobody's queue; oldest first.
 
         Turns whose record is damaged are excluded on the way and never handed out.
+
+        Args:
+            judged_only: leave those that are to be judged where they are.
         """
-        seqs = await self._write(partial(leases.claim, limit=limit, owner=owner, lease_s=lease_s, clock=self._clock))
+        job = partial(leases.claim, limit=limit, owner=owner, lease_s=lease_s, clock=self._clock)
+        seqs = await self._write(partial(job, judged_only=judged_only))
         claims, damaged = await self._read(partial(_read_claims, seqs=seqs))
         for turn_id, problem in damaged:
             log.error("corrupt turn excluded", extra={"turn_id": turn_id, "problem": problem})
