@@ -12,27 +12,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slime.algorithms.distillation import item_surrogate
-from slime.algorithms.objective import PolicyHooks, policy_objective
+from slime.algorithms.objective import Objective
 from slime.errors import PluginError
 from torch import Tensor
 
 
 def compute_loss(
-    policy_logprobs: Tensor,
-    rollout_logprobs: Tensor,
-    proximal_logprobs: Tensor,
-    reference_logprobs: Tensor,
     advantages: Tensor,
     has_teacher: Tensor,
     teacher_topk_ids: Tensor,
     teacher_topk_logprobs: Tensor,
     rollout_topk_logprobs: Tensor,
     policy_topk_logprobs: Callable[..., Tensor],
-    sequence_index: Tensor,
+    policy_objective: Objective,
     sum_of_sample_mean: Callable[[Tensor], Tensor],
-    compute_full_kl: Callable[[], Tensor],
-    compute_entropy: Callable[[], Tensor],
-    policy_hooks: PolicyHooks,
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate of w_rl·A_rl, w_opd times that of each id in the support, KL to the reference, entropy bonus.
@@ -44,19 +37,7 @@ def compute_loss(
     """
     if not config["teacher_top_k"]:
         raise PluginError("openclaw-combine/custom_loss_select.py weighs k ids a token: give --teacher-top-k, e.g. 4")
-    loss, metrics = policy_objective(
-        policy_logprobs,
-        rollout_logprobs,
-        reference_logprobs,
-        config["w_rl"] * advantages,
-        mean=sum_of_sample_mean,
-        config=config,
-        compute_full_kl=compute_full_kl,
-        compute_entropy=compute_entropy,
-        proximal_logprobs=proximal_logprobs,
-        sequence_index=sequence_index,
-        hooks=policy_hooks,
-    )
+    loss, metrics = policy_objective(config["w_rl"] * advantages)
     per_token, clipped = item_surrogate(
         policy_topk_logprobs(teacher_topk_ids, temperature=1.0),
         rollout_topk_logprobs,

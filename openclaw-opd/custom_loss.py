@@ -9,38 +9,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slime.algorithms.distillation import distillation_advantage
-from slime.algorithms.objective import PolicyHooks, policy_objective
+from slime.algorithms.objective import Objective
 from torch import Tensor
 
 
 def compute_loss(
-    policy_logprobs: Tensor,
     rollout_logprobs: Tensor,
-    proximal_logprobs: Tensor,
-    reference_logprobs: Tensor,
     teacher_logprobs: Tensor,
     has_teacher: Tensor,
-    sequence_index: Tensor,
+    policy_objective: Objective,
     sum_of_sample_mean: Callable[[Tensor], Tensor],
-    compute_full_kl: Callable[[], Tensor],
-    compute_entropy: Callable[[], Tensor],
-    policy_hooks: PolicyHooks,
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate toward the teacher, KL to the reference and entropy bonus; tensors are [N] over the trainable
     tokens. The metric `train/opd_reverse_kl` estimates KL(π_rollout ‖ π_T): what is left to learn."""
     toward_teacher = distillation_advantage(teacher_logprobs, rollout_logprobs, has_teacher)
-    loss, metrics = policy_objective(
-        policy_logprobs,
-        rollout_logprobs,
-        reference_logprobs,
-        config["w_opd"] * toward_teacher,
-        mean=sum_of_sample_mean,
-        config=config,
-        compute_full_kl=compute_full_kl,
-        compute_entropy=compute_entropy,
-        proximal_logprobs=proximal_logprobs,
-        sequence_index=sequence_index,
-        hooks=policy_hooks,
-    )
+    loss, metrics = policy_objective(config["w_opd"] * toward_teacher)
     return loss, {**metrics, "train/opd_reverse_kl": -sum_of_sample_mean(toward_teacher)}

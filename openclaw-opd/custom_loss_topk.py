@@ -10,24 +10,19 @@ from typing import Any
 
 import torch
 from slime.algorithms.distillation import binned_divergence
-from slime.algorithms.objective import policy_objective
+from slime.algorithms.objective import Objective
 from slime.errors import PluginError
 from torch import Tensor
 
 
 def compute_loss(
-    policy_logprobs: Tensor,
     rollout_logprobs: Tensor,
-    proximal_logprobs: Tensor,
-    reference_logprobs: Tensor,
     has_teacher: Tensor,
     teacher_topk_ids: Tensor,
     teacher_topk_logprobs: Tensor,
     policy_topk_logprobs: Callable[..., Tensor],
-    sequence_index: Tensor,
+    policy_objective: Objective,
     sum_of_sample_mean: Callable[[Tensor], Tensor],
-    compute_full_kl: Callable[[], Tensor],
-    compute_entropy: Callable[[], Tensor],
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """w_opd · D(π, π_T), KL to the reference and entropy bonus; ids and the teacher's log-probs are [N, k].
@@ -39,18 +34,8 @@ def compute_loss(
     """
     if not config["teacher_top_k"]:
         raise PluginError("openclaw-opd/custom_loss_topk.py compares k ids a token: give --teacher-top-k, e.g. 50")
-    regularisers, metrics = policy_objective(
-        policy_logprobs,
-        rollout_logprobs,
-        reference_logprobs,
-        torch.zeros_like(rollout_logprobs),  # nothing is learned from the sampled token by itself
-        mean=sum_of_sample_mean,
-        config=config,
-        compute_full_kl=compute_full_kl,
-        compute_entropy=compute_entropy,
-        proximal_logprobs=proximal_logprobs,
-        sequence_index=sequence_index,
-    )
+    # nothing is learned from the sampled token by itself
+    regularisers, metrics = policy_objective(torch.zeros_like(rollout_logprobs))
     divergence = binned_divergence(
         policy_topk_logprobs(teacher_topk_ids, temperature=1.0),
         teacher_topk_logprobs,

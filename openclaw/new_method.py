@@ -41,27 +41,16 @@ _LOSS = Template('''"""The loss of $title: tensors are over the trainable tokens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import torch
+from slime.algorithms.objective import Objective
 from torch import Tensor
 
 
-def compute_loss(
-    policy_logprobs: Tensor,
-    rollout_logprobs: Tensor,
-    advantages: Tensor,
-    sum_of_sample_mean: Callable[[Tensor], Tensor],
-    compute_full_kl: Callable[[], Tensor],
-    config: Mapping[str, Any],
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """A clipped surrogate and the KL to the model as it was at the start."""
-    ratio = torch.exp(policy_logprobs - rollout_logprobs)
-    narrow = ratio.clamp(1 - config["eps_clip"], 1 + config["eps_clip_high"])
-    policy = -sum_of_sample_mean(torch.min(ratio * advantages, narrow * advantages))
-    kl = sum_of_sample_mean(compute_full_kl())
-    return policy + config["kl_loss_coef"] * kl, {"policy": policy.detach(), "kl": kl.detach()}
+def compute_loss(advantages: Tensor, policy_objective: Objective) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped surrogate, KL and entropy that the settings describe; what is of your method is the advantages.
+
+    Ask for what else you need by its name, e.g. `policy_logprobs` or `rewards`, and return (loss, metrics).
+    """
+    return policy_objective(advantages)
 ''')
 
 _ROLLOUT = Template('''"""The rollout of $title: turns of conversations that are going on, judged, as samples."""

@@ -39,6 +39,10 @@ Weighed = tuple[Tensor, Tensor, Mapping[str, Tensor]]
 """Policy losses after weighing [N], 1 for the tokens that are kept and 0 for the others [N], figures by name [N]."""
 
 
+Objective = Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]
+"""Advantages [N] → the loss of a micro-batch and its metrics: what a loss is offered as `policy_objective`."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyHooks:
     """What stands in for parts of the policy loss; None where ours is wanted.
@@ -78,7 +82,7 @@ def policy_objective(
         compute_full_kl, compute_entropy: [N] each; called only where the configuration gives them a weight.
         proximal_logprobs: [N] at the start of the batch; needed by every correction but tis.
         sequence_index: [N], numbering the replies; needed where whole replies are weighed or masked.
-        hooks: the loss is offered them as `policy_hooks`; their figures become metrics `train/<name>`.
+        hooks: their figures become metrics `train/<name>`.
 
     Raises:
         ValueError: the configuration needs proximal_logprobs or sequence_index and it is not given.

@@ -187,7 +187,7 @@ LOSS = Hook(
         "batch",
         "logits",
         "clip_ratio",
-        "policy_hooks",
+        "policy_objective",
     )
     | {
         "policy_logits": "policy_logprobs",  # published files use them as log-probs of the sampled tokens

@@ -46,8 +46,9 @@ class LossHook:
 
     @property
     def is_sum_over_samples(self) -> bool:
-        """Whether it reduces by `sum_of_sample_mean`; else it gives a mean over the micro-batch's trainable tokens."""
-        return "sum_of_sample_mean" in self.asks_for
+        """Whether it reduces by `sum_of_sample_mean`, itself or in `policy_objective`; else it gives a mean over the
+        micro-batch's trainable tokens."""
+        return bool(self.asks_for & {"sum_of_sample_mean", "policy_objective"})
 
     @property
     def sees_samples(self) -> bool:

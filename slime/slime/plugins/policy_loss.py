@@ -96,10 +96,10 @@ def load_policy_loss_hooks(plugin: PluginConfig, loss: LossConfig, loss_fn: Loss
     wanted = [(TIS, plugin.custom_tis_function_path), (PG_REDUCER, plugin.custom_pg_loss_reducer_function_path)]
     weigh, reduce = (load_hook(hook, path) if path else None for hook, path in wanted)
     for hook, path in wanted:
-        if path and "policy_hooks" not in loss_fn.asks_for:
+        if path and "policy_objective" not in loss_fn.asks_for:
             raise PluginError(
                 f"{hook.flag} {path}: {describe(loss_fn.call.function)} would never call it; a loss that asks for "
-                "policy_hooks and hands them to policy_objective does"
+                "policy_objective does"
             )
     if weigh is not None and loss.behaviour_correction != "decoupled":
         raise ConfigError(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slime.algorithms.objective import policy_objective
 from slime.algorithms.reductions import sum_of_means
 from slime.data.rows import FlatBatch
 from slime.errors import PluginError
@@ -80,7 +81,7 @@ class LossValues(Mapping[str, Any]):
 
     Args:
         settings: the loss's configuration with the published spellings, offered as `config`.
-        hooks: on the policy loss, offered as `policy_hooks`.
+        hooks: on the policy loss, in what is offered as `policy_objective`.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class LossValues(Mapping[str, Any]):
         flat = scored.flat
         device = flat.targets.device
         self._scored = scored
+        self._settings = settings
+        self._hooks = hooks
         self._makers: dict[str, Callable[[], Any]] = {
             name: (lambda name=name: flat.streams[name]) for name in flat.streams
         } | {
@@ -103,7 +106,7 @@ class LossValues(Mapping[str, Any]):
             "compute_entropy": lambda: scored.policy_head.entropy,
             "compute_full_kl": lambda: self._full_kl,
             "sum_of_sample_mean": lambda: self.sum_of_sample_mean,
-            "policy_hooks": lambda: policy_hooks.bind(hooks, self, settings),
+            "policy_objective": lambda: self._policy_objective,
             "config": lambda: settings,
             "clip_ratio": lambda: settings["eps_clip"],
             "args": lambda: slime_style.arguments(settings),
@@ -138,6 +141,22 @@ class LossValues(Mapping[str, Any]):
         raise PluginError(
             f"sum_of_sample_mean got {values.numel()} values; the micro-batch has {len(self._scored.weights)} "
             f"trainable tokens, in responses of {sum(slime_style.response_lengths(self.flat))} tokens"
+        )
+
+    def _policy_objective(self, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss that the settings describe, with these advantages of the trainable tokens, [N]."""
+        return policy_objective(
+            self["policy_logprobs"],
+            self["rollout_logprobs"],
+            self["reference_logprobs"],
+            advantages,
+            mean=self.sum_of_sample_mean,
+            config=self._settings,
+            compute_full_kl=self["compute_full_kl"],
+            compute_entropy=self["compute_entropy"],
+            proximal_logprobs=self["proximal_logprobs"],
+            sequence_index=self["sequence_index"],
+            hooks=policy_hooks.bind(self._hooks, self, self._settings),
         )
 
     def _proximal_logprobs(self) -> Tensor:
