@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from slime.config import JudgeConfig
+from slime.errors import EngineUnavailable
 from slime.judging.chat_model import Answer
 from slime.judging.llm import LlmJudge
 from slime.judging.scripted import ScriptedJudge
@@ -70,6 +71,23 @@ async def test_another_judge_revises_what_is_not_trained(store: Store):
         verdict = await store.verdict(name)
         assert verdict is not None
         assert verdict.score == score
+
+
+async def test_a_judge_that_is_out_takes_no_verdict_away(store: Store):
+    class Nobody:
+        name = "nobody"
+
+        async def answer(self, messages: list[Message], request_id: str, sampling: SamplingParams) -> Answer:
+            raise EngineUnavailable("down")
+
+    before = await states(store)
+    judged = [found async for found in rejudge(store, LlmJudge(Nobody(), JudgeConfig()))]
+    assert {(found.after, found.is_revised) for found in judged} == {(None, False)}
+    assert "down" in judged[0].reason
+    assert await states(store) == before
+    verdict = await store.verdict("old")
+    assert verdict is not None
+    assert verdict.score == 1.0
 
 
 async def test_a_dry_run_changes_nothing(store: Store):

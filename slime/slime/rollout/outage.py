@@ -43,7 +43,7 @@ class Outage:
 
     def lets_stand(self, key: str, verdict: Verdict) -> bool:
         """Whether the verdict on `key` is the last word; if not, ask for another when the pause is over."""
-        wait_s = _retry_after_s(verdict)
+        wait_s = retry_after_s(verdict)
         if wait_s is None:
             if verdict.votes and verdict.judge != PERSON and RETRY_AFTER_S not in verdict.details:
                 self._num_answered += 1
@@ -63,7 +63,7 @@ class Outage:
         del self._refusals[key]
 
 
-def _retry_after_s(verdict: Verdict) -> float | None:
+def retry_after_s(verdict: Verdict) -> float | None:
     """When to ask again: for the score if there is none, and for the hint; None if nobody was out."""
     keys = (HINT_RETRY_AFTER_S,) if verdict.is_judged else (RETRY_AFTER_S, HINT_RETRY_AFTER_S)
     waits = [float(verdict.details[key]) for key in keys if key in verdict.details]

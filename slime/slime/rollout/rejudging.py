@@ -4,7 +4,8 @@
                                                        └▶ a JSON line a turn on stdout, a summary on stderr
 
 What was trained, is held by a collector, or was judged by a person keeps its verdict; so does everything with
-`--dry-run`. Every answer of a judge is kept beside the others in any case that changes the store.
+`--dry-run`, and what got no answer because the judge is out. Every answer of a judge is kept beside the others in any
+case that changes the store.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from slime.judging.calibration import judge_again
 from slime.judging.prompts import INSTRUCTIONS
 from slime.protocols import Judge
 from slime.rollout.calibrating import open_judge
+from slime.rollout.outage import retry_after_s
 from slime.rollout.transfer import check_store
 from slime.store import Store
 from slime.store.records import encode_json
@@ -56,7 +58,8 @@ async def rejudge(
         turns = [turn for turn in await store.session(session_id) if _can_be_judged(turn)]
         async for turn, verdict in judge_again(turns, judge, num_workers):
             before = await store.verdict(turn.turn_id)
-            is_revised = not dry_run and await store.revise_verdict(turn.turn_id, verdict)
+            is_out = retry_after_s(verdict) is not None
+            is_revised = not (dry_run or is_out) and await store.revise_verdict(turn.turn_id, verdict)
             score = None if before is None else before.score
             yield Rejudged(turn.turn_id, score, verdict.score, verdict.reason, is_revised)
 
