@@ -153,12 +153,13 @@ async def compare(
         done[arm] = []
         for seed in comparison.seeds:
             file = comparison.output_dir / "results" / f"{arm}-{seed}.json"
-            result = _kept(file, comparison)
+            mark = comparison.mark | ({"method": methods[arm].flags()} if arm in methods else {})
+            result = _kept(file, mark)
             if result is None:
                 console.print(f"{arm}, seed {seed} …")
                 run = _try_still(comparison, still[arm], seed) if arm in still else None
                 result = await (run or _train(comparison, methods[arm], seed))
-                _keep(file, comparison, result)
+                _keep(file, mark, result)
             done[arm].append(result)
     return done
 
@@ -220,19 +221,19 @@ async def _kl(comparison: Comparison, run_dir: Path, seed: int) -> float | None:
         return await kl_to(engine, scored)
 
 
-def _keep(file: Path, comparison: Comparison, result: SeedResult) -> None:
+def _keep(file: Path, mark: Mapping[str, Any], result: SeedResult) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps({"mark": comparison.mark, **dataclasses.asdict(result)}, indent=1), encoding="utf-8")
+    partial.write_text(json.dumps({"mark": mark, **dataclasses.asdict(result)}, indent=1), encoding="utf-8")
     partial.replace(file)
 
 
-def _kept(file: Path, comparison: Comparison) -> SeedResult | None:
+def _kept(file: Path, mark: Mapping[str, Any]) -> SeedResult | None:
     """The result in the file, if it was made with the same settings."""
     if not file.exists():
         return None
     kept = json.loads(file.read_text(encoding="utf-8"))
-    if kept.pop("mark") != comparison.mark:
+    if kept.pop("mark") != mark:
         return None
     kept["sessions"] = [Session(**session) for session in kept["sessions"]]
     kept["held_out"] = {name: HeldOut(**held) for name, held in kept["held_out"].items()}

@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 UPDATES, BATCH = 3, 8
 RUNS = {
     "opd": ("openclaw_opd", "custom_loss", ()),
-    "combine": ("openclaw_combine", "custom_loss", ()),
     "combine by selection": (
         "openclaw_combine",
         "custom_loss_select",

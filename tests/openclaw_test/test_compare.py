@@ -80,10 +80,11 @@ def test_results_are_kept_and_taken_for_the_same_question_only(tmp_path: Path):
     asked = comparison(tmp_path)
     session = Session("student-0", "student", 0, "It comes to 7.", True, True, 1, 6)
     result = SeedResult(0, [session], {"student": HeldOut(10, 9, 8, 7.5, 0.0)}, kl=0.25, num_updates=16)
-    assert _kept(file, asked) is None
-    _keep(file, asked, result)
-    assert _kept(file, asked) == result
-    assert _kept(file, comparison(tmp_path, updates=8)) is None
+    assert _kept(file, asked.mark) is None
+    _keep(file, asked.mark, result)
+    assert _kept(file, asked.mark) == result
+    assert _kept(file, comparison(tmp_path, updates=8).mark) is None
+    assert _kept(file, asked.mark | {"method": ["--lr", "1e-3"]}) is None
     assert asked.plan.rows("memory", [result, dataclasses.replace(result, seed=1)])[0].kl is not None
 
 
@@ -172,11 +173,11 @@ async def test_a_run_that_ended_is_not_waited_for():
 def test_a_method_and_a_baseline_on_the_tiny_model(tmp_path: Path, tiny_model_dir: Path):
     """One update is no proof of anything, but everything on the way to the table is passed through."""
     flags = ["--persona", "student", "--sessions", "6", "--seeds", "1", "--updates", "1", "--batch-size", "4"]
-    flags += ["--model-dir", str(tiny_model_dir), "--arms", "memory,binary-rl", "--questions", "20"]
+    flags += ["--model-dir", str(tiny_model_dir), "--arms", "memory,combine", "--questions", "20"]
     compare.main([*flags, "--output-dir", str(tmp_path)])
     written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     memory, trained = written["rows"]
-    assert (memory["assistant"], trained["assistant"]) == ("memory", "binary-rl")
+    assert (memory["assistant"], trained["assistant"]) == ("memory", "combine")
     assert memory["satisfaction"]["mean"] >= 0.7
     assert (trained["updates"], trained["kl"]["mean"] > 0) == (1, True)
     assert trained["accuracy"]["mean"] >= 0.7
