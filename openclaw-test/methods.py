@@ -31,8 +31,8 @@ ADAPTED = "-lora"
 """What the name of a method ends with when it trains an adapter."""
 
 LORA_RECIPE = ("--use-lora", "--lora-rank", "8", "--lora-alpha", "16", "--lr", "4e-3")
-"""Added to a method's flags by `-lora`: the published rank, and eight times the rate at which all weights are trained.
-At six times OPD, which makes few updates, is slower; at ten, Binary RL loses some of its right answers."""
+"""Added to a method's flags by `-lora`: the published rank, and eight times the demo's rate for all weights. At six
+times OPD, which makes few updates, is slower; at ten, Binary RL loses some of its right answers."""
 
 
 @dataclass(frozen=True, slots=True)
