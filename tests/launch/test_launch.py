@@ -8,17 +8,24 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from slime.cluster.session import worker_environment
 from slime.config import ClusterConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
+MARK = "OPENCLAW_TEST_LAUNCH"
+
 PROGRAM = """
-import os, sys
+import os, sys, psutil
 from slime.config.loader import load_config
+mark = os.environ["OPENCLAW_TEST_LAUNCH"]
+raylets = [p for p in psutil.process_iter() if p.name() == "raylet" and p.environ().get("OPENCLAW_TEST_LAUNCH") == mark]
+print(f"raylets={len(raylets)}")
 config = load_config(prog="train.py")
 print(f"cwd={os.getcwd()} name={config.monitor.run_name} votes={config.judge.majority_vote_n}", flush=True)
 sys.exit(3 if config.monitor.run_name == "fail" else 0)
@@ -38,7 +45,11 @@ def launch(tmp_path: Path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environ = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environ |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DASHBOARD_PORT": str(port)}
+    environ |= {
+        MARK: str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "DASHBOARD_PORT": str(port),
+    }
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -63,31 +74,44 @@ def _usual_agent_port_is_taken():
         yield
 
 
-def ray_processes() -> set[str]:
-    """The ids of the raylets on this machine."""
-    found = subprocess.run(["pgrep", "raylet"], capture_output=True, text=True, check=False)
-    return set(found.stdout.split())
+def left_running(folder: Path) -> list[str]:
+    """What the launch in `folder` started and still runs: all of it inherits a variable from the launch.
+
+    Ray's own helpers see that their parent is gone, and need a moment for it.
+    """
+    deadline = time.monotonic() + 20
+    while (found := marked(folder)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def marked(folder: Path) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has just ended, or is not ours to ask
+            if process.environ().get(MARK) == str(folder):
+                found.append(" ".join(process.cmdline()))
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("_usual_agent_port_is_taken")
 def test_a_run_is_submitted_where_it_was_typed_and_leaves_nothing_running(launch, tmp_path):
-    before = ray_processes()
     done = launch("--run-name", "two words", MAJORITY_VOTE_N="5", OPENCLAW_API_KEY="hush")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"cwd={tmp_path}/elsewhere name=two words votes=5" in done.stdout
+    assert "raylets=1" in done.stdout, "what is looked for below is there while it runs"
     assert "hush" not in done.stdout + done.stderr
-    assert ray_processes() <= before
+    assert left_running(tmp_path) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_run_that_fails_says_so(launch):
-    before = ray_processes()
+def test_a_run_that_fails_says_so(launch, tmp_path):
     done = launch("--run-name", "fail")
     assert done.returncode != 0
-    assert ray_processes() <= before
+    assert left_running(tmp_path) == []
 
 
 def test_the_number_of_threads_is_told_once():
