@@ -6,33 +6,40 @@ losses [N] ─ split by sample ─ by response [R] ─▶ hook, sample by sample
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from slime.algorithms.objective import PolicyHooks, Weighed
+from slime.data.rows import FlatBatch
 from slime.errors import PluginError
 from slime.plugins.loading import describe
 from slime.plugins.policy_loss import PolicyLossHooks
 from slime.trainers.torch import slime_style
 
-if TYPE_CHECKING:
-    from slime.trainers.torch.values import LossValues
 
+def bind(
+    hooks: PolicyLossHooks, values: Mapping[str, Any], flat: FlatBatch, settings: Mapping[str, Any]
+) -> PolicyHooks:
+    """What `policy_objective` takes, for a micro-batch; empty where no hook was asked for.
 
-def bind(hooks: PolicyLossHooks, values: LossValues, settings: Mapping[str, Any]) -> PolicyHooks:
-    """What `policy_objective` takes, for the micro-batch behind `values`; empty where no hook was asked for."""
-    bound = _Bound(hooks, values, settings)
+    Args:
+        values: by the names that a loss may ask for, over the trainable tokens of `flat`.
+    """
+    bound = _Bound(hooks, values, flat, settings)
     return PolicyHooks(
         bound.weigh if hooks.weigh is not None else None, bound.reduce if hooks.reduce is not None else None
     )
 
 
 class _Bound:
-    def __init__(self, hooks: PolicyLossHooks, values: LossValues, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, hooks: PolicyLossHooks, values: Mapping[str, Any], flat: FlatBatch, settings: Mapping[str, Any]
+    ) -> None:
         self._hooks = hooks
         self._values = values
+        self._flat = flat
         self._settings = settings
 
     def weigh(self, losses: Tensor) -> Weighed:
@@ -69,7 +76,7 @@ class _Bound:
         self, losses: Tensor, masks: Tensor, streams: Mapping[str, Tensor]
     ) -> Iterator[tuple[dict[str, Any], Tensor]]:
         """What hooks are offered of each sample, and its losses."""
-        flat = self._values.flat
+        flat = self._flat
         lists: dict[str, list[Any]] = {
             name: slime_style.by_response(stream, flat) for name, stream in {**streams, "loss_masks": masks}.items()
         }
@@ -82,4 +89,4 @@ class _Bound:
             yield {**settings, **{name: [entries[index]] for name, entries in lists.items()}}, pg_loss
 
     def _trainable(self, responses: list[Tensor]) -> Tensor:
-        return slime_style.trainable(torch.cat(responses), self._values.flat)
+        return slime_style.trainable(torch.cat(responses), self._flat)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +17,18 @@ from torch import Tensor
 from slime.data.rows import FlatBatch
 from slime.trainers.torch.head import TokenHead
 
-if TYPE_CHECKING:
-    from slime.trainers.torch.values import LossValues
-
 
 def arguments(settings: Mapping[str, Any]) -> SimpleNamespace:
     """The settings as attributes."""
     return SimpleNamespace(**{**settings, "rollout_temperature": 1.0, "use_kl_loss": settings["kl_loss_coef"] > 0})
 
 
-def batch(values: LossValues) -> dict[str, Any]:
-    """slime's batch: lists with one entry a sample; `log_probs` are the policy's own, as they were before the batch."""
-    flat = values.flat
+def batch(values: Mapping[str, Any], flat: FlatBatch) -> dict[str, Any]:
+    """slime's batch: lists with one entry a sample; `log_probs` are the policy's own, as they were before the batch.
+
+    Args:
+        values: by the names that a loss may ask for, over the trainable tokens of `flat`.
+    """
     streams = {
         "log_probs": values["proximal_logprobs"],
         "ref_log_probs": values["reference_logprobs"],

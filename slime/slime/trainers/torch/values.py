@@ -110,7 +110,7 @@ class LossValues(Mapping[str, Any]):
             "config": lambda: settings,
             "clip_ratio": lambda: settings["eps_clip"],
             "args": lambda: slime_style.arguments(settings),
-            "batch": lambda: slime_style.batch(self),
+            "batch": lambda: slime_style.batch(self, flat),
             "logits": lambda: slime_style.logits(scored.policy_head, scored.hidden, flat),
         }
 
@@ -156,7 +156,7 @@ class LossValues(Mapping[str, Any]):
             compute_entropy=self["compute_entropy"],
             proximal_logprobs=self["proximal_logprobs"],
             sequence_index=self["sequence_index"],
-            hooks=policy_hooks.bind(self._hooks, self, self._settings),
+            hooks=policy_hooks.bind(self._hooks, self, self.flat, self._settings),
         )
 
     def _proximal_logprobs(self) -> Tensor:
