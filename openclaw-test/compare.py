@@ -105,8 +105,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arms", default="all", help="methods and baselines, with commas")
     parser.add_argument("--method-dir", nargs="*", default=[], help="further methods: folders with loss and rollout")
     add_conversation_flags(parser)
-    parser.add_argument("--updates", type=int, default=16, help="updates at which training ends, if sessions last")
-    parser.add_argument("--batch-size", type=int, default=16, help="effective samples of an update")
+    parser.add_argument("--updates", type=int, default=64, help="updates at which training ends, if sessions last")
+    parser.add_argument("--batch-size", type=int, default=4, help="effective samples of an update")
     parser.add_argument("--best-of", type=int, default=4, help="replies that best-of-n chooses from")
     parser.add_argument("--train-flags", default="", help="further flags of slime/train.py for every method")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/compare"), help="results, table and curves")
@@ -183,8 +183,7 @@ async def _train(comparison: Comparison, method: Method, seed: int) -> SeedResul
         *("--rollout-batch-size", str(comparison.batch_size), "--num-rollout", str(comparison.updates)),
         *("--seed", str(seed), *comparison.train_flags),
     ]
-    half = comparison.updates - comparison.updates // 2
-    targets = (half, comparison.updates) if comparison.plan.drift else (comparison.updates,)
+    updates = comparison.updates - comparison.updates // 2 if comparison.plan.drift else comparison.updates
     async with (
         TrainingRun(comparison.model_dir, run_dir, flags) as run,
         AsyncOpenAI(base_url=run.base_url, api_key="local", max_retries=5) as client,
@@ -196,8 +195,13 @@ async def _train(comparison: Comparison, method: Method, seed: int) -> SeedResul
             comparison.plan,
             lambda _: captured,
             seed,
-            settle=LockStep(
-                run, store, comparison.batch_size, targets, is_per_user="--adapter-per user" in " ".join(flags)
+            pace=lambda: LockStep(
+                run,
+                store,
+                comparison.batch_size,
+                updates=updates,
+                of_run=comparison.updates,
+                is_per_user="--adapter-per user" in " ".join(flags),
             ),
             probe=comparison.assistant(client, name, is_captured=False),
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
 
 from openclaw_test.training_run import TrainingRun
 from slime.errors import TrainerError
@@ -25,22 +24,31 @@ _FAR_BACK = 400
 
 
 class LockStep:
-    """A `settle` for `sessions.hold_rounds`.
+    """A `settle` for the rounds of one phase, which begins now.
 
     Args:
         store: the run's, opened for reading.
         batch_size: effective samples of one update.
-        targets: updates after which a phase ends, one for each phase, e.g. `(8, 16)`.
+        updates: of this phase; with the last of them it ends.
+        of_run: updates with which the run ends.
         is_per_user: every user trains an adapter, and an update takes the samples of one of them.
     """
 
     def __init__(
-        self, run: TrainingRun, store: Store, batch_size: int, targets: Sequence[int], *, is_per_user: bool = False
+        self,
+        run: TrainingRun,
+        store: Store,
+        batch_size: int,
+        *,
+        updates: int,
+        of_run: int,
+        is_per_user: bool = False,
     ) -> None:
         self._run = run
         self._store = store
         self._batch_size = batch_size
-        self._targets = list(targets)
+        self._last_step = run.step + updates
+        self._end_of_run = of_run
         self._is_per_user = is_per_user
 
     async def __call__(self) -> bool:
@@ -55,13 +63,10 @@ class LockStep:
             if time.monotonic() > deadline:
                 raise TrainerError(f"the run did not catch up in {_SETTLE_S:g} s; see {self._run.run_dir / 'logs'}")
             await asyncio.sleep(_POLL_S)
-        if self._run.step < self._targets[0]:
-            return True
-        self._targets = self._targets[1:] or self._targets
-        return False
+        return self._run.step < self._last_step
 
     async def _has_caught_up(self) -> bool:
-        if self._run.step >= self._targets[-1]:  # no further update is to come, whatever waits
+        if self._run.step >= self._end_of_run:  # no further update is to come, whatever waits
             return True
         counts = await self._store.counts()
         unjudged = counts.get(TurnState.READY, 0) + counts.get(TurnState.CLAIMED, 0)

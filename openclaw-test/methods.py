@@ -23,10 +23,6 @@ from slime.errors import ConfigError, nearest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-IN_STEP = ("--lr", "1e-3")
-"""Twice the demo's rate: users wait for the trainer, so no sample is stale. At four times, methods that have only a
-reward to go by lose right answers."""
-
 ADAPTED = "-lora"
 """What the name of a method ends with when it trains an adapter."""
 
@@ -43,7 +39,7 @@ class Method:
 
     Attributes:
         folder: holds `custom_loss.py` and `custom_rollout.py`.
-        recipe: its own flags, after those that all share (`demo.RECIPE`, `IN_STEP`).
+        recipe: its own flags, after those that all share (`demo.RECIPE`).
     """
 
     name: str
@@ -59,7 +55,6 @@ class Method:
         return [
             *("--custom-loss-function-path", str(loss), "--rollout-function-path", str(rollout)),
             *RECIPE,
-            *IN_STEP,
             *self.recipe,
         ]
 
@@ -72,7 +67,7 @@ class Method:
 METHODS: Mapping[str, Method] = {
     "binary-rl": Method("binary-rl", ROOT / "openclaw-rl"),
     "opd": Method("opd", ROOT / "openclaw-opd"),
-    "combine": Method("combine", ROOT / "openclaw-combine", ("--w-opd", "3")),
+    "combine": Method("combine", ROOT / "openclaw-combine", ("--lr", "1e-3", "--w-opd", "3")),
 }
 
 

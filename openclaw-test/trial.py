@@ -2,7 +2,7 @@
 
     Plan ─▶ users ─▶ sessions ─▶ held-out problems ─▶ (drift ─▶ sessions ─▶ held-out problems) ─▶ SeedResult
 
-Whether the model learns meanwhile is not this file's business: for one that does, `settle` waits until it has.
+Whether the model learns meanwhile is not this file's business: for one that does, `pace` waits until it has.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from openclaw_test.users import ScriptedUser, User
 
 UserFactory = Callable[[str, Persona, int], User]
 """name, persona, seed → a user."""
+
+Settle = Callable[[], Awaitable[bool]]
+"""Waits until a round has been learned from; False when no further one is wanted."""
 
 AssistantFactory = Callable[[Sequence[User]], Assistant]
 """The users there will be → who answers them."""
@@ -63,13 +66,13 @@ async def run_trial(
     make_assistant: AssistantFactory,
     seed: int,
     *,
-    settle: Callable[[], Awaitable[bool]] | None = None,
+    pace: Callable[[], Settle] | None = None,
     probe: Assistant | None = None,
 ) -> SeedResult:
     """All sessions and held-out problems of one seed.
 
     Args:
-        settle: awaited after each round of sessions; False ends the phase.
+        pace: called at the beginning of each phase: what is awaited after each of its rounds; False ends the phase.
         probe: who answers the held-out problems, if not the same; a run that trains is asked where nothing is captured.
     """
     talkers = _users(plan, seed)
@@ -83,7 +86,9 @@ async def run_trial(
         for users in (talkers, testers):
             for index, user in enumerate(users):
                 user.persona = phase[index // plan.num_users]
-        sessions += await hold_rounds(talkers, assistant, num_rounds, seed, settle=settle, first_number=first_number)
+        sessions += await hold_rounds(
+            talkers, assistant, num_rounds, seed, settle=pace and pace(), first_number=first_number
+        )
         first_number += num_rounds
         for tester in testers[:: plan.num_users]:
             held[tester.persona.name] = await held_out(
