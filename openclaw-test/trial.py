@@ -86,9 +86,8 @@ async def run_trial(
         for users in (talkers, testers):
             for index, user in enumerate(users):
                 user.persona = phase[index // plan.num_users]
-        sessions += await hold_rounds(
-            talkers, assistant, num_rounds, seed, settle=pace and pace(), first_number=first_number
-        )
+        settle = pace() if pace is not None else None
+        sessions += await hold_rounds(talkers, assistant, num_rounds, seed, settle=settle, first_number=first_number)
         first_number += num_rounds
         for tester in testers[:: plan.num_users]:
             held[tester.persona.name] = await held_out(
