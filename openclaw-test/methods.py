@@ -66,7 +66,7 @@ class Method:
 
 METHODS: Mapping[str, Method] = {
     "binary-rl": Method("binary-rl", ROOT / "openclaw-rl"),
-    "opd": Method("opd", ROOT / "openclaw-opd"),
+    "opd": Method("opd", ROOT / "openclaw-opd", ("--lr", "1e-3")),
     "combine": Method("combine", ROOT / "openclaw-combine", ("--lr", "1e-3", "--w-opd", "3")),
 }
 

@@ -160,6 +160,8 @@ def judge_calibrate(
 
 def main() -> None:
     """Entry point: a mistake of the user's is one line on stderr and exit code 2."""
+    # Before torch is there: threads that spin while they wait make two processes on two cores ten times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
         sys.stdout.flush()
