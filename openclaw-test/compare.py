@@ -71,18 +71,18 @@ class Comparison:
             is_captured=is_captured,
         )
 
-    @property
-    def mark(self) -> dict[str, Any]:
-        """What a kept result must have been made with."""
+    def mark(self, method: Method | None) -> dict[str, Any]:
+        """What a kept result must have been made with; how a method trains is nothing to a baseline."""
         plan = self.plan
+        flags = method and [*method.flags(), *self.train_flags]
         return {
             "format": _FORMAT,
             "model_dir": str(self.model_dir),
             "who": [[persona.name for persona in phase] for phase in plan.phases],
-            "train_flags": list(self.train_flags),
-            "counts": [plan.num_sessions, plan.num_questions, plan.num_users, self.updates, self.batch_size],
+            "counts": [plan.num_sessions, plan.num_questions, plan.num_users],
             "users": self.user_model,
             "replies": [self.scale.min_tokens, self.scale.max_tokens, self.temperature],
+            "trained": flags and [flags, self.updates, self.batch_size],
         }
 
 
@@ -153,7 +153,7 @@ async def compare(
         done[arm] = []
         for seed in comparison.seeds:
             file = comparison.output_dir / "results" / f"{arm}-{seed}.json"
-            mark = comparison.mark | ({"method": methods[arm].flags()} if arm in methods else {})
+            mark = comparison.mark(methods.get(arm))
             result = _kept(file, mark)
             if result is None:
                 console.print(f"{arm}, seed {seed} …")

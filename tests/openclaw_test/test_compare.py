@@ -80,11 +80,14 @@ def test_results_are_kept_and_taken_for_the_same_question_only(tmp_path: Path):
     asked = comparison(tmp_path)
     session = Session("student-0", "student", 0, "It comes to 7.", True, True, 1, 6)
     result = SeedResult(0, [session], {"student": HeldOut(10, 9, 8, 7.5, 0.0)}, kl=0.25, num_updates=16)
-    assert _kept(file, asked.mark) is None
-    _keep(file, asked.mark, result)
-    assert _kept(file, asked.mark) == result
-    assert _kept(file, comparison(tmp_path, updates=8).mark) is None
-    assert _kept(file, asked.mark | {"method": ["--lr", "1e-3"]}) is None
+    opd, fewer = METHODS["opd"], comparison(tmp_path, updates=8)
+    mark = asked.mark(opd)
+    assert _kept(file, mark) is None
+    _keep(file, mark, result)
+    assert _kept(file, mark) == result
+    for other in (fewer.mark(opd), asked.mark(opd.adapted), asked.mark(None)):
+        assert _kept(file, other) is None
+    assert fewer.mark(None) == asked.mark(None), "how often a method is updated is nothing to a baseline"
     assert asked.plan.rows("memory", [result, dataclasses.replace(result, seed=1)])[0].kl is not None
 
 
