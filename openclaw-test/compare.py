@@ -105,7 +105,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arms", default="all", help="methods and baselines, with commas")
     parser.add_argument("--method-dir", nargs="*", default=[], help="further methods: folders with loss and rollout")
     add_conversation_flags(parser)
-    parser.add_argument("--updates", type=int, default=64, help="updates at which training ends, if sessions last")
+    parser.add_argument("--updates", type=int, default=40, help="updates at which training ends, if sessions last")
     parser.add_argument("--batch-size", type=int, default=4, help="effective samples of an update")
     parser.add_argument("--best-of", type=int, default=4, help="replies that best-of-n chooses from")
     parser.add_argument("--train-flags", default="", help="further flags of slime/train.py for every method")
