@@ -138,7 +138,7 @@ def draw_curves(file: Path, rows: Sequence[PersonaScore]) -> None:
 
     names = list(dict.fromkeys(row.persona for row in rows))
     figure, panels = pyplot.subplots(
-        len(names), 1, figsize=(8, 2.6 * len(names) + 0.6), sharex=True, squeeze=False, layout="constrained"
+        len(names), 1, figsize=(9, 2.6 * len(names) + 0.6), sharex=True, squeeze=False, layout="constrained"
     )
     for panel, name in zip(panels[:, 0], names, strict=True):
         for row in rows:
@@ -147,7 +147,7 @@ def draw_curves(file: Path, rows: Sequence[PersonaScore]) -> None:
         panel.set_ylim(-0.02, 1.02)
         panel.set_ylabel("satisfied")
         panel.set_title(f"{name}: {next(row.rule for row in rows if row.persona == name)}")
-        panel.legend()
+        panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     panels[-1, 0].set_xlabel(f"session (mean of the last {WINDOW})")
     figure.savefig(file, dpi=120)
     pyplot.close(figure)

@@ -16,7 +16,7 @@ SHARE = 0.3
 """How many votes are wrong."""
 
 
-async def get_reward_model(turn: Turn) -> float:
+async def reward(turn: Turn) -> float:
     """The rule judge's score, or its opposite; a conversation's words decide which, so a seed gives the same ones."""
     verdict = await RuleJudge().judge(turn)
     score = verdict.score or 0.0

@@ -19,6 +19,7 @@ BEGIN, END = "<!-- tree: written by tests/house/tree.py -->", "<!-- /tree -->"
 SPEECHLESS = {
     ".gitignore": "what git leaves alone",
     "LICENSE": "Apache-2.0",
+    "benchmarks/results/methods.png": "how many sessions each method needs, beside a memory and best-of-n",
     "pyproject.toml": "the packages outside slime/, and the settings of ruff, mypy and pytest",
     "requirements.txt": "what `pip install -r` needs: both packages, editable, on a CPU build of torch",
     "slime/pyproject.toml": "the training core as a pip project",

@@ -118,7 +118,9 @@ def _is_factory(function: Callable[..., Any]) -> bool:
 def _build(factory: Callable[..., Any], settings: Mapping[str, Any], where: str) -> Any:
     offered = {**settings, "config": settings, "args": SimpleNamespace(**settings)}
     offered["model_path"] = offered["checkpoint_path"] = settings.get("judge_model_path", "")
-    call = NamedCall.match(factory, same(*offered), where=where)
+    role = f"{where}: what is called get_reward_model builds a reward model; what scores a turn is called reward"
+    is_named_so = getattr(factory, "__name__", "") == "get_reward_model"
+    call = NamedCall.match(factory, same(*offered), where=role if is_named_so else where)
     missing = {"checkpoint_path", "prm_model_path", "model_path"} & call.asks_for
     if missing and not settings.get("judge_model_path"):
         raise PluginError(
