@@ -2,7 +2,8 @@
 # Python 3.11 or newer and make. `make PYTHON=python3.12 …` picks another interpreter.
 #
 #   make demo        talk to a small model and watch it learn
-#   make test        everything that CI runs
+#   make test        every tier but the long one: at most 20 minutes on two idle cores
+#   make test-long   the tests that take minutes each; CI runs both
 #   make test-fast   the tests that take seconds, for use while working
 #   make write       regenerate what is generated: the configuration page, the tree in README.md, formatting
 
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TYPED := build/typed
 
-.PHONY: env env-sglang demo test test-fast lint types write
+.PHONY: env env-sglang demo test test-long test-fast lint types write
 
 env: $(VENV)/.stamp
 
@@ -32,12 +33,15 @@ env-sglang:
 demo: env
 	$(BIN)/openclaw-rl demo
 
-# One run of pytest over all tiers, so that its closing line speaks of all of them.
+# One run of pytest over all tiers but the long one, so that its closing line speaks of all of them.
 test: env env-sglang lint types
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long"
+
+test-long: env env-sglang
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 
 test-fast: env
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not sglang"
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not sglang and not long"
 
 lint: env
 	$(BIN)/ruff check .
