@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sources import ROOT, tracked
-from tree import BEGIN, END, description, with_tree
+from tree import BEGIN, END, FOLDERS, description, folders, with_tree
 from variables import with_variables
 
 
@@ -12,6 +12,11 @@ def test_the_tree_in_the_readme_is_current():
     assert BEGIN in readme
     assert END in readme
     assert readme == with_tree(readme), "run: make write"
+
+
+def test_the_readme_stays_a_page_and_describes_no_folder_that_is_gone():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert set(FOLDERS) <= set(folders())
 
 
 def test_every_file_says_what_it_is():

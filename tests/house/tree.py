@@ -1,9 +1,9 @@
-"""The tree in README.md: one line per tracked file, made from what each file says about itself.
+"""The tree in README.md: one line per folder, made from what each folder says about itself.
 
     python tests/house/tree.py        writes it between the markers
 
-A Python file's line is the first sentence of its docstring, a script's its first comment, a page's its title; only
-files that cannot speak for themselves are described here.
+A package's line is the first sentence of its docstring; other folders are described here. Folders of tests are named
+after the folder that they test, so the tree ends at `tests/`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,19 @@ from sources import ROOT, tracked
 
 BEGIN, END = "<!-- tree: written by tests/house/tree.py -->", "<!-- /tree -->"
 
+FOLDERS = {
+    ".ci": "what CI runs",
+    "benchmarks": "speed and learning, measured beside a baseline in the same run",
+    "benchmarks/results": "what the benchmarks printed, and on which machine",
+    "docs": "architecture, configuration, judging, algorithms, plug-ins, security",
+    "slime": "the training core as a pip project, and `train.py`, the entry point of a run",
+    "slime/scripts": "what every launch script ends in: `ray job submit … python slime/train.py`",
+    "tests": "one folder for each folder of the product; `tests/house` checks the structure itself",
+}
+"""What folders without a docstring hold."""
+
+ENDS_HERE = ("tests",)
+
 SPEECHLESS = {
     ".gitignore": "what git leaves alone",
     "LICENSE": "Apache-2.0",
@@ -27,28 +40,36 @@ SPEECHLESS = {
     "tests/house/flags.txt": "every flag there is, frozen",
     "tests/sglang/requirements.txt": "what the real SGLang needs on a CPU",
 }
-_WIDTH = 44
+"""Files that cannot hold a docstring, a title or a comment."""
+_WIDTH = 22
 
 
 def tree() -> str:
     """The block, as Markdown."""
-    lines: list[str] = []
-    shown: tuple[str, ...] = ()
-    for path in sorted(tracked(), key=_folders_last):
-        *folders, name = PurePath(path).parts
-        for depth, folder in enumerate(folders):
-            if shown[: depth + 1] != tuple(folders[: depth + 1]):
-                lines.append(f"{'  ' * depth}{folder}/")
-        shown = tuple(folders)
-        entry = f"{'  ' * len(folders)}{name}"
-        about = description(path)
-        lines.append(f"{entry:<{_WIDTH}} {about}" if about else entry)
+    lines = []
+    for folder in folders():
+        depth = folder.count("/")
+        entry = f"{'  ' * depth}{PurePath(folder).name}/"
+        lines.append(f"{entry:<{_WIDTH}} {about(folder)}")
     return "```text\n" + "\n".join(lines) + "\n```"
 
 
-def _folders_last(path: str) -> list[tuple[bool, str]]:
-    parts = PurePath(path).parts
-    return [(i < len(parts) - 1, part) for i, part in enumerate(parts)]
+def folders() -> list[str]:
+    """Every folder with a tracked file, parents before children; none below `ENDS_HERE`."""
+    found = {str(parent) for path in tracked() for parent in PurePath(path).parents} - {"."}
+    return sorted(
+        (folder for folder in found if not folder.startswith(tuple(f"{end}/" for end in ENDS_HERE))),
+        key=lambda folder: PurePath(folder).parts,
+    )
+
+
+def about(folder: str) -> str:
+    """What a folder says about itself, in one line. Raises ValueError if it says nothing."""
+    if folder in FOLDERS:
+        return FOLDERS[folder]
+    if f"{folder}/__init__.py" in tracked():
+        return description(f"{folder}/__init__.py")
+    raise ValueError(f"{folder} cannot say what it holds; describe it in FOLDERS")
 
 
 def description(path: str) -> str:
