@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,12 @@ from slime.chat import ChatFormat
 from slime.cluster.children import Child, CommandActor
 from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
-from slime.cluster.placement import Placement, place
 from slime.cluster.session import ray_session
 from slime.cluster.teaching import teaching
-from slime.config import Config, LossConfig, PluginConfig
+from slime.config import Config
 from slime.config.flags import as_flags
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
-from slime.config.sections import LoraConfig
 from slime.data.sample_queue import SampleQueue
 from slime.data.source_queue import SourceQueue
 from slime.engines.launch import free_port
@@ -45,23 +43,17 @@ from slime.judging.relative import RelativeJudge, SiblingJudge
 from slime.judging.rule import RuleJudge
 from slime.monitor import Monitor, configure_logging
 from slime.pipeline import Pipeline
-from slime.plugins.calling import NamedCall
-from slime.plugins.losses import load_loss
-from slime.plugins.policy_loss import load_policy_loss_hooks
-from slime.plugins.rewards import RewardHook
+from slime.preflight import PROG, Plan, check
 from slime.protocols import Judge
 from slime.rollout.hindsight import hint_reader, hint_source
 from slime.rollout.judges import judge_model_at, renderer
-from slime.rollout.offline import check_conversations, import_conversations
-from slime.rollout.prompt_plan import RolloutPlan, plan_rollout
+from slime.rollout.offline import import_conversations
 from slime.rollout.slime_calls import batches_of
 from slime.store import Store
-from slime.trainers.torch import eight_bit
 from slime.types import SampleGroup
 
 log = logging.getLogger("slime.train")
 
-PROG = "python slime/train.py"
 OWNER = "train"
 """Who holds leases in the store; a run started again frees what it held before."""
 _SERVER_START_S = 60.0
@@ -80,81 +72,6 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     return 0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the configuration comes to, checked: the plug-ins that were loaded and who sees which GPU."""
-
-    placement: Placement
-    sampling: RolloutPlan
-
-    @property
-    def rollout(self) -> NamedCall:
-        return self.sampling.call
-
-    @property
-    def reward(self) -> RewardHook | None:
-        return self.sampling.reward
-
-
-def check(config: Config) -> Plan:
-    """Find what is wrong with the settings before anything is started. Raises ConfigError in one line."""
-    check_model_dir(config.model.model_path)
-    config.loss.check()
-    if config.judge.judge_quorum > config.judge.majority_vote_n:
-        raise ConfigError(
-            f"--judge-quorum {config.judge.judge_quorum} can never be reached with "
-            f"--majority-vote-n {config.judge.majority_vote_n}: cast more votes, or need fewer"
-        )
-    plugin = config.plugin
-    sampling = plan_rollout(config)
-    is_live = sampling.loop == "live"
-    if is_live and config.rollout.num_rollouts_per_prompt > 1:
-        log.warning("num_rollouts_per_prompt is for rollouts that sample groups; a person gets one reply and no group")
-    is_default = plugin.rollout_function_path == PluginConfig.rollout_function_path
-    if is_live and is_default and config.loss.compares_groups:
-        raise ConfigError(
-            f"{_comparing(config.loss)} compares replies to one prompt, and people get only one: "
-            "use --advantage-estimator reinforce --baseline ema"
-        )
-    if config.engine.engine_gpus:
-        raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
-    if config.rollout.data_path:
-        check_conversations(Path(config.rollout.data_path))
-        if config.cluster.serve:
-            raise ConfigError("--serve and --data-path: a run on recorded conversations serves nobody; leave out one")
-    _check_lora(config)
-    loss_fn = load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
-    load_policy_loss_hooks(plugin, config.loss, loss_fn)
-    if config.trainer.optimizer == "adamw8bit":
-        eight_bit.check_installed()
-    return Plan(placement=place(config.cluster), sampling=sampling)
-
-
-def _comparing(loss: LossConfig) -> str:
-    """The flag that asks for groups."""
-    if loss.advantage_estimator == "reinforce":
-        return f"--baseline {loss.baseline}"
-    return f"--advantage-estimator {loss.advantage_estimator}"
-
-
-def _check_lora(config: Config) -> None:
-    """Adapters that nobody can train or serve as they are asked for."""
-    lora = config.lora
-    if not lora.use_lora:
-        if lora != LoraConfig():
-            raise ConfigError("--lora-… and --adapter-per say what kind of adapter is trained: add --use-lora")
-        return
-    if lora.adapter_per == "user":
-        if lora.lora_publish == "merged":
-            raise ConfigError(
-                "--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out"
-            )
-        if config.checkpoint.save_interval > 1:
-            raise ConfigError("--adapter-per user: every update is saved; leave --save-interval out")
-        if config.loss.advantage_estimator == "ppo":
-            raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
 
 
 def _queue(config: Config) -> SampleQueue | None:

@@ -18,7 +18,13 @@ for argument in "$@"; do
         exec python -m slime.config "$@"
     fi
 done
-python -m slime.config "$@"
+where=(env -C "$PWD" python "$root/slime/train.py")
+if [[ -n "${RAY_ADDRESS:-}" && "$RAY_ADDRESS" != *127.0.0.1* && "$RAY_ADDRESS" != *localhost* ]]; then
+    where=(python slime/train.py) # another machine: it has only the copy that --working-dir sends, and its own files
+    python -m slime.config "$@"
+else
+    python -m slime.preflight "$@"
+fi
 
 # Whether a Ray dashboard is there at all: one that asks for a token answers too.
 answers() {
@@ -50,10 +56,7 @@ interrupted() {
 }
 
 address="${RAY_ADDRESS:-http://127.0.0.1:$dashboard_port}"
-where=(env -C "$PWD" python "$root/slime/train.py")
-if [[ -n "${RAY_ADDRESS:-}" && "$RAY_ADDRESS" != *127.0.0.1* && "$RAY_ADDRESS" != *localhost* ]]; then
-    where=(python slime/train.py) # another machine: it has only the copy that --working-dir sends
-elif ! answers "$address"; then
+if [[ "${where[0]}" == env ]] && ! answers "$address"; then
     RAY_AUTH_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(32))')"
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_USAGE_STATS_ENABLED=0
     python "$root/slime/slime/engines/leash.py" $$ python -m slime.cluster.head "$dashboard_port" &

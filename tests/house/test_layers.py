@@ -16,6 +16,7 @@ LAYERS: list[set[str]] = [
     {"slime.engines", "slime.trainers", "slime.judging", "slime.environments"},
     {"slime.rollout", "openclaw"},
     {"slime.pipeline", "slime.cluster", "openclaw_rl", "openclaw_opd", "openclaw_combine", "openclaw_test"},
+    {"slime.preflight"},
     {"train", "openclaw.cli"},
 ]
 """From the bottom up. What stands in one layer does not import its neighbours; within a package all is free."""

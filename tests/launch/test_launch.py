@@ -32,6 +32,15 @@ sys.exit(3 if config.monitor.run_name == "fail" else 0)
 """
 
 
+def looks_like_a_model(directory: Path) -> Path:
+    """The files that are looked for before a run starts; nothing loads them here."""
+    directory.mkdir()
+    (directory / "config.json").write_text('{"model_type": "qwen3"}')
+    for name in ("tokenizer.json", "chat_template.jinja", "model.safetensors"):
+        (directory / name).touch()
+    return directory
+
+
 @pytest.fixture
 def launch(tmp_path: Path):
     """Runs the script from a copy of the repository that holds only it and the program."""
@@ -41,6 +50,7 @@ def launch(tmp_path: Path):
     for file in ("slime/scripts/launch.sh", "slime/slime/engines/leash.py"):
         shutil.copy(ROOT / file, tmp_path / file)
     (tmp_path / "slime/train.py").write_text(PROGRAM)
+    model_dir = looks_like_a_model(tmp_path / "model")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -49,6 +59,7 @@ def launch(tmp_path: Path):
         MARK: str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "DASHBOARD_PORT": str(port),
+        "MODEL_PATH": str(model_dir),
     }
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -133,3 +144,18 @@ def test_the_configuration_is_shown_without_a_cluster(launch):
     done = launch("--print-config", "--run-name", "x")
     assert done.returncode == 0, done.stderr
     assert 'run_name: "x"' in done.stdout
+
+
+def test_a_wrong_model_directory_is_answered_before_ray_is_started(launch, tmp_path):
+    began = time.monotonic()
+    done = launch(MODEL_PATH="/nowhere/qwen3-8b")
+    assert time.monotonic() - began < 10  # a fraction of a second on an idle machine; Ray alone takes longer
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("python slime/train.py: error: --model-path /nowhere/qwen3-8b: no such directory")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_wrong_plug_in_is_answered_before_ray_is_started(launch):
+    done = launch("--custom-loss-function-path", "los.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "python slime/train.py: error: --custom-loss-function-path los.py: no such file\n"

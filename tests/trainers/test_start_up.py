@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from learners import ROOT, batch_of, random_samples
+from learners import batch_of, random_samples
 from slime.config import Config
 from slime.config.loader import resolve
 from slime.errors import ConfigError
-from slime.plugins.loading import load_file
 from slime.trainers.torch.trainer import build_trainer
 
+from slime import preflight
+
 WEIGH = "def custom_tis(*, pg_loss, loss_masks):\n    return pg_loss * 0.5, loss_masks, {'seen': pg_loss.detach()}\n"
-
-
-@pytest.fixture(scope="module")
-def program() -> ModuleType:
-    return load_file(ROOT / "slime" / "train.py")
 
 
 def config(model_dir: Path, *flags: str) -> Config:
@@ -37,7 +32,6 @@ def config(model_dir: Path, *flags: str) -> Config:
     ],
 )
 def test_it_is_found_before_anything_starts(
-    program: ModuleType,
     policy_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -45,11 +39,11 @@ def test_it_is_found_before_anything_starts(
     words: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
-    monkeypatch.setattr(program, "check_model_dir", lambda model_dir: None)  # a random policy has no chat template
+    monkeypatch.setattr(preflight, "check_model_dir", lambda model_dir: None)  # a random policy has no chat template
     file = tmp_path / "inside.py"
     file.write_text(WEIGH)
     with pytest.raises(ConfigError, match=words):
-        program.check(config(policy_dir, *(flag.format(file=file) for flag in flags)))
+        preflight.check(config(policy_dir, *(flag.format(file=file) for flag in flags)))
 
 
 def test_the_trainer_of_a_configuration_calls_its_hooks(policy_dir: Path, tmp_path: Path) -> None:

@@ -23,16 +23,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
-from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
 from slime.chat.sized_cache import SizedCache
 from slime.errors import ConfigError, RenderError
 from slime.types import Message, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _MARK = "\ufdd0"
 _MAX_REMEMBERED_CHARS = 32_000_000
@@ -57,6 +58,8 @@ class ChatFormat:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+
         if not tokenizer.chat_template:
             raise ConfigError(f"{tokenizer.name_or_path}: the tokenizer has no chat template")
         # What `apply_chat_template` calls after copying its arguments twice, which takes longer than the template.
@@ -76,6 +79,8 @@ class ChatFormat:
     @classmethod
     def load(cls, model_dir: str | Path) -> ChatFormat:
         """Raises: ConfigError when the directory holds no fast tokenizer with a chat template."""
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # a second; many only need to know this class
+
         if not Path(model_dir).is_dir():
             raise ConfigError(f"model directory {str(model_dir)!r} does not exist")
         try:

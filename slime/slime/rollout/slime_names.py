@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import aiohttp
-from transformers import AutoTokenizer
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 600.0
@@ -41,6 +40,8 @@ class GenerateState:
 
 @functools.cache
 def _tokenizer(model_dir: str) -> Any:
+    from transformers import AutoTokenizer  # seconds of imports that most files never need
+
     return AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
 
 

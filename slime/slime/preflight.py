@@ -1,0 +1,141 @@
+"""`python -m slime.preflight FLAG …`: everything that can be known of a run before it starts, and nothing started.
+
+    settings ─▶ files and packages (no torch: a fraction of a second) ─▶ plug-ins loaded, hooks matched ─▶ Plan
+
+`slime/train.py` begins with it, and launch.sh asks it before it submits anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slime.cluster.placement import Placement, place
+from slime.config import Config, LossConfig, PluginConfig
+from slime.config.loader import load_config
+from slime.config.model_dir import check_model_dir
+from slime.config.sections import LoraConfig
+from slime.errors import ConfigError, OpenClawError
+
+if TYPE_CHECKING:
+    from slime.plugins.calling import NamedCall
+    from slime.plugins.rewards import RewardHook
+    from slime.rollout.prompt_plan import RolloutPlan
+
+log = logging.getLogger(__name__)
+
+PROG = "python slime/train.py"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the configuration comes to, checked: the plug-ins that were loaded and who sees which GPU."""
+
+    placement: Placement
+    sampling: RolloutPlan
+
+    @property
+    def rollout(self) -> NamedCall:
+        return self.sampling.call
+
+    @property
+    def reward(self) -> RewardHook | None:
+        return self.sampling.reward
+
+
+def check(config: Config) -> Plan:
+    """Find what is wrong with the settings before anything is started.
+
+    Raises:
+        ConfigError: one line that names the setting and the way out.
+    """
+    check_model_dir(config.model.model_path)
+    config.loss.check()
+    if config.judge.judge_quorum > config.judge.majority_vote_n:
+        raise ConfigError(
+            f"--judge-quorum {config.judge.judge_quorum} can never be reached with "
+            f"--majority-vote-n {config.judge.majority_vote_n}: cast more votes, or need fewer"
+        )
+    if config.engine.engine_gpus:
+        raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
+    _check_lora(config)
+    placement = place(config.cluster)
+    return Plan(placement=placement, sampling=_check_plugins(config))
+
+
+def _check_plugins(config: Config) -> RolloutPlan:
+    """Load whatever the run will call. This imports torch, so what can be said without it has been said."""
+    from slime.plugins.losses import load_loss
+    from slime.plugins.policy_loss import load_policy_loss_hooks
+    from slime.rollout.offline import check_conversations
+    from slime.rollout.prompt_plan import plan_rollout
+    from slime.trainers.torch import eight_bit
+
+    plugin = config.plugin
+    sampling = plan_rollout(config)
+    is_live = sampling.loop == "live"
+    if is_live and config.rollout.num_rollouts_per_prompt > 1:
+        log.warning("num_rollouts_per_prompt is for rollouts that sample groups; a person gets one reply and no group")
+    is_default = plugin.rollout_function_path == PluginConfig.rollout_function_path
+    if is_live and is_default and config.loss.compares_groups:
+        raise ConfigError(
+            f"{_comparing(config.loss)} compares replies to one prompt, and people get only one: "
+            "use --advantage-estimator reinforce --baseline ema"
+        )
+    if config.rollout.data_path:
+        check_conversations(Path(config.rollout.data_path))
+        if config.cluster.serve:
+            raise ConfigError("--serve and --data-path: a run on recorded conversations serves nobody; leave out one")
+    loss_fn = load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
+    load_policy_loss_hooks(plugin, config.loss, loss_fn)
+    if config.trainer.optimizer == "adamw8bit":
+        eight_bit.check_installed()
+    return sampling
+
+
+def _comparing(loss: LossConfig) -> str:
+    """The flag that asks for groups."""
+    if loss.advantage_estimator == "reinforce":
+        return f"--baseline {loss.baseline}"
+    return f"--advantage-estimator {loss.advantage_estimator}"
+
+
+def _check_lora(config: Config) -> None:
+    """Adapters that nobody can train or serve as they are asked for."""
+    lora = config.lora
+    if not lora.use_lora:
+        if lora != LoraConfig():
+            raise ConfigError("--lora-… and --adapter-per say what kind of adapter is trained: add --use-lora")
+        return
+    if lora.adapter_per == "user":
+        if lora.lora_publish == "merged":
+            raise ConfigError(
+                "--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out"
+            )
+        if config.checkpoint.save_interval > 1:
+            raise ConfigError("--adapter-per user: every update is saved; leave --save-interval out")
+        if config.loss.advantage_estimator == "ppo":
+            raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 0 it can start, 2 a mistake in the settings, told in one line as the run would tell it."""
+    config = load_config(argv, prog=PROG)
+    try:
+        check(config)
+    except OpenClawError as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a plug-in may have started threads; and torch takes its time to unload
