@@ -19,8 +19,6 @@ from slime.config.sections import LoraConfig
 
 from openclaw.exchange import bearer_of
 
-SHARED = "policy"
-"""The adapter that everybody is served with; the trainer publishes it under this name."""
 USER_HEADER = "x-openclaw-user"
 
 
@@ -46,7 +44,7 @@ def route(lora: LoraConfig, headers: Mapping[str, str], body: Mapping[str, Any])
     if not lora.use_lora or lora.lora_publish == "merged":
         return Route()
     if lora.adapter_per == "run":
-        return Route(adapter=SHARED)
+        return Route(adapter=lora.shared_adapter)
     user = headers.get(USER_HEADER) or body.get("user")
     named = f"{bearer_of(headers)}\0{user if isinstance(user, str) else ''}"
     name = "user-" + hashlib.blake2b(named.encode(), digest_size=8).hexdigest()

@@ -148,6 +148,7 @@ async def _read_conversations(config: Config, store: Store, fleet: Fleet) -> Non
         store,
         ChatFormat.load(config.model.model_path),
         fleet.clients[0],
+        adapter=config.lora.shared_adapter,
         min_turns=config.rollout.min_turns,
         num_workers=config.judge.num_judge_workers,
     )

@@ -79,6 +79,8 @@ def _check_plugins(config: Config) -> RolloutPlan:
     plugin = config.plugin
     sampling = plan_rollout(config)
     is_live = sampling.loop == "live"
+    if not is_live and config.lora.use_lora and config.lora.adapter_per == "user":
+        raise ConfigError("--adapter-per user: prompts are no user's; with --prompt-data leave it out")
     if is_live and config.rollout.num_rollouts_per_prompt > 1:
         log.warning("num_rollouts_per_prompt is for rollouts that sample groups; a person gets one reply and no group")
     is_default = plugin.rollout_function_path == PluginConfig.rollout_function_path

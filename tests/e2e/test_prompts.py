@@ -21,6 +21,38 @@ async def custom_rm(args, sample, **kwargs):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_a_prompt_run_with_an_adapter_goes_on_learning_from_it(tmp_path: Path, chat_model: Path):
+    """Replies are the adapter's: their age stays in bounds, however many updates are made."""
+    rows = [{"input": f"say {letter}", "label": letter} for letter in "aeiou"]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "custom_rm.py").write_text(REWARD)
+    flags = [
+        *("--model-path", str(chat_model), "--prompt-data", "tasks.jsonl", "--label-key", "label", "--use-lora"),
+        *("--apply-chat-template", "--custom-rm-path", "custom_rm.py:custom_rm", "--no-serve"),
+        *("--num-rollouts-per-prompt", "4", "--rollout-batch-size", "8", "--max-staleness", "2"),
+        *("--advantage-estimator", "grpo", "--default-max-tokens", "8", "--lr", "1e-2", "--num-rollout", "9"),
+        *("--run-dir", "run", "--save-dir", "save", "--rl-buffer-dir", "turns"),
+    ]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "slime" / "train.py"), *flags],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    steps = read_metrics(tmp_path / "run")
+    assert [step["step"] for step in steps] == list(range(1, 10))
+    assert max(step["queue/staleness_max"] for step in steps) <= 2
+    # The adapter moves the policy: had the base answered, engine and trainer would drift apart.
+    drift = [step["train/train_rollout_logprob_abs_diff"] for step in steps]
+    assert max(drift) < 0.3, drift
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_grpo_on_a_prompt_set(tmp_path: Path, chat_model: Path):
     rows = [{"input": f"say {letter}", "label": letter} for letter in "aeiou"]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +18,10 @@ from slime.chat import ChatFormat
 from slime.cluster.fleet import Fleet
 from slime.config import Config
 from slime.config.model_dir import check_model_dir
-from slime.config.sections import LoraConfig
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError
 from slime.judging.teacher import Teacher
-from slime.trainers.torch.policy import ADAPTER_NAME
-from slime.types import Turn
+from slime.rollout.hindsight import adapter_of
 
 
 @contextlib.asynccontextmanager
@@ -34,13 +32,13 @@ async def teaching(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator
         ConfigError: a teacher of another tokenizer.
     """
     chosen, policy = config.teacher, fleet.clients[0]
-    chat, adapter_of = ChatFormat.load(config.model.model_path), _adapter_of(config.lora)
+    chat, whose = ChatFormat.load(config.model.model_path), adapter_of(config.lora)
     has_base = config.lora.use_lora and config.lora.lora_publish == "adapter"
     is_frozen = chosen.teacher == "frozen" and not has_base
     model_path = chosen.teacher_model_path or (config.model.model_path if is_frozen else "")
     if chosen.teacher_url:
         async with HttpEngine(chosen.teacher_url) as engine:
-            yield Teacher(engine, policy, chat, chosen, adapter_of=adapter_of)
+            yield Teacher(engine, policy, chat, chosen, adapter_of=whose)
     elif model_path:
         check_model_dir(model_path)
         if not ChatFormat.load(model_path).has_vocabulary_of(chat):
@@ -48,18 +46,9 @@ async def teaching(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator
         bench = Fleet(replace(config.model, model_path=model_path), config.engine, ("",), log_dir / "teacher")
         try:
             await bench.start()
-            yield Teacher(bench.clients[0], policy, chat, chosen, adapter_of=adapter_of)
+            yield Teacher(bench.clients[0], policy, chat, chosen, adapter_of=whose)
         finally:
             await bench.stop()
     else:
         is_policy = chosen.teacher == "policy"
-        yield Teacher(policy, policy, chat, chosen, adapter_of=adapter_of, is_policy=is_policy)
-
-
-def _adapter_of(lora: LoraConfig) -> Callable[[Turn], str]:
-    """Whose adapter a turn was answered with, as `openclaw.adapters` routes requests."""
-    if not lora.use_lora or lora.lora_publish == "merged":
-        return lambda turn: ""
-    if lora.adapter_per == "run":
-        return lambda turn: ADAPTER_NAME
-    return lambda turn: str(turn.details.get("source", ""))
+        yield Teacher(policy, policy, chat, chosen, adapter_of=whose, is_policy=is_policy)

@@ -13,6 +13,9 @@ from typing import Any, Literal
 
 from slime.errors import ConfigError
 
+SHARED_ADAPTER = "policy"
+"""The name of the adapter that everybody is served with: what the trainer publishes and samplers ask for."""
+
 
 def option(default: Any, help: str, *, env: tuple[str, ...] = (), secret: bool = False, **bounds: float) -> Any:
     """A leaf: its default, one line of help, the environment variables it is read from (first one wins), and its
@@ -224,6 +227,11 @@ class LoraConfig:
     lora_target_modules: str = option("all-linear", "names of the linear layers to adapt, comma-separated; all-linear: all but the output layer")
     lora_publish: Literal["adapter", "merged"] = option("adapter", "what engines are sent: the adapter alone, or whole weights with it merged in, for engines without adapters")
     adapter_per: Literal["run", "user"] = option("run", "one adapter that everybody is served with, or one for each user")
+
+    @property
+    def shared_adapter(self) -> str:
+        """The adapter that every sampler of the run asks, `policy`; empty where engines serve the policy's weights whole, or an adapter is one user's."""
+        return SHARED_ADAPTER if self.use_lora and self.lora_publish == "adapter" and self.adapter_per == "run" else ""
 
 
 @dataclass(frozen=True)

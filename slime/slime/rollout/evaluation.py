@@ -16,6 +16,7 @@ from slime.config import Config
 from slime.errors import ConfigError, PluginError
 from slime.plugins.loading import describe
 from slime.plugins.slime_sample import Group, RolloutFnEvalOutput, Sample, flatten
+from slime.rollout.hook_adapters import arguments_now
 from slime.rollout.prompt_groups import GroupMaker
 from slime.rollout.prompt_source import DataSource, read_prompts
 
@@ -60,7 +61,7 @@ class Evaluation:
         if not self._interval or step % self._interval:
             return {}
         hooks = self._maker.hooks
-        offered = {"args": self._maker.args, "config": self._maker.settings, "rollout_id": step}
+        offered = {"args": await arguments_now(self._maker.args), "config": self._maker.settings, "rollout_id": step}
         extra: Mapping[str, Any] = {}
         if hooks.evaluate is None:
             data = {name: await self._replies(prompts, step) for name, prompts in self._sets.items()}

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from slime.config import Config, JudgeConfig, RolloutConfig
+from slime.config.sections import LoraConfig
 from slime.data.stitching import ScoredTurn
 from slime.judging.chat_model import ChatModel
 from slime.judging.hints import HintSource, LlmHints, candidates_of
@@ -107,3 +108,10 @@ def hint_source(config: Config, model: ChatModel | None) -> HintSource:
         return RuleHints()
     assert model is not None  # it was asked for
     return LlmHints(model, config.judge, config.teacher.max_hints)
+
+
+def adapter_of(lora: LoraConfig) -> Callable[[Turn], str]:
+    """Whose adapter a turn was answered with, as `openclaw.adapters` routes requests; empty: the base's weights."""
+    if lora.use_lora and lora.lora_publish == "adapter" and lora.adapter_per == "user":
+        return lambda turn: str(turn.details.get("source", ""))
+    return lambda turn: lora.shared_adapter

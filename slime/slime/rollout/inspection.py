@@ -29,7 +29,7 @@ from slime.judging.rule import RuleJudge
 from slime.judging.teacher import NoLesson, Teacher
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import ROLLOUT
-from slime.rollout.hindsight import hint_source
+from slime.rollout.hindsight import adapter_of, hint_source
 from slime.store import Store
 from slime.store.store import FILE_NAME
 from slime.types import SampleGroup, Turn, TurnState
@@ -178,7 +178,14 @@ async def _teacher(config: Config) -> AsyncIterator[Teacher]:
         yield _NoTeacher()
         return
     async with HttpEngine(url) as engine, HttpEngine(policy_url or url) as policy:
-        yield Teacher(engine, policy, ChatFormat.load(config.model.model_path), config.teacher)
+        yield Teacher(
+            engine,
+            policy,
+            ChatFormat.load(config.model.model_path),
+            config.teacher,
+            adapter_of=adapter_of(config.lora),
+            is_policy=not config.teacher.teacher_url and config.teacher.teacher == "policy",
+        )
 
 
 def inspect_sessions(directory: str | Path) -> dict[str, list[dict[str, Any]]]:

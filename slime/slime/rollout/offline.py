@@ -15,8 +15,9 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from slime.chat import ChatFormat
@@ -28,7 +29,7 @@ from slime.data.conversation_files import (
     read_conversations,
 )
 from slime.errors import EngineRejected, RenderError
-from slime.protocols import Engine
+from slime.protocols import Engine, TokenScores
 from slime.rollout.transfer import adopt, export_sessions, is_store
 from slime.store import Store
 from slime.store.records import encode_json
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 SOURCE = "conversations"
 """Whose turns share a baseline, where a file does not say."""
 _REPORT_EVERY = 500
+
+_Score = Callable[[Sequence[int], int], Awaitable[TokenScores]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,20 @@ class Imported:
 
 
 async def import_conversations(
-    path: Path, store: Store, chat: ChatFormat, engine: Engine, *, min_turns: int = 1, num_workers: int = 4
+    path: Path,
+    store: Store,
+    chat: ChatFormat,
+    engine: Engine,
+    *,
+    adapter: str = "",
+    min_turns: int = 1,
+    num_workers: int = 4,
 ) -> Imported:
     """Store every conversation of a file, of a directory of files, or of another store.
 
     Args:
         engine: the policy; scores replies that have no log-probs.
+        adapter: whose log-probs they are, as in a `GenerateRequest`.
         min_turns: conversations with fewer main turns are left out.
         num_workers: conversations in work at once.
 
@@ -71,6 +82,7 @@ async def import_conversations(
         ConfigError: a file is not understood; its place is named.
         EngineUnavailable: the engine went away; what is stored by then is kept, and the same call goes on from there.
     """
+    score = partial(engine.score, adapter=adapter)
     counted: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     importing: set[asyncio.Task[None]] = set()
@@ -83,7 +95,7 @@ async def import_conversations(
             adopted = await adopt(store, conversation, with_verdicts=False)  # this run has a judge of its own
             counted.update(stored=adopted.stored, known=adopted.known)
         else:
-            await _score_and_store(conversation, store, chat, engine, counted, left_out)
+            await _score_and_store(conversation, store, chat, score, counted, left_out)
         counted["conversations"] += 1
         if counted["conversations"] % _REPORT_EVERY == 0:
             log.info("conversations read number=%d turns=%d", counted["conversations"], counted["stored"])
@@ -135,7 +147,7 @@ async def _score_and_store(
     conversation: Conversation,
     store: Store,
     chat: ChatFormat,
-    engine: Engine,
+    score: _Score,
     counted: Counter[str],
     left_out: Counter[str],
 ) -> None:
@@ -161,7 +173,7 @@ async def _score_and_store(
         turn = stored or _turn(conversation, recorded, turn_id, parent_id, ids, (0.0,) * len(ids[1]), 0)
         if not reason and stored is None:
             try:
-                scores = await engine.score((*ids[0], *ids[1]), len(ids[0]))
+                scores = await score((*ids[0], *ids[1]), len(ids[0]))
             except EngineRejected as error:  # longer than the engine's context, say
                 log.warning("turn left out place=%s turn=%d error=%s", conversation.place, number, error)
                 left_out["the engine refuses it"] += 1

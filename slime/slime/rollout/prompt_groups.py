@@ -31,6 +31,7 @@ from slime.plugins.settings import plugin_settings
 from slime.plugins.slime_sample import Group, Sample, flatten
 from slime.protocols import Engine, GenerateRequest
 from slime.rollout.comparing import GroupComparer
+from slime.rollout.hook_adapters import arguments_now, check_sampled_by, serves
 from slime.rollout.prompt_hooks import PromptHooks
 from slime.rollout.slime_arguments import sampling_params, slime_arguments
 from slime.types import SamplingParams
@@ -70,6 +71,9 @@ class GroupMaker:
         self._chat = chat
         self._next_engine = itertools.cycle(engines)
         urls = engine_urls or [""]
+        self._adapter = config.lora.shared_adapter
+        for url in filter(None, urls):
+            serves(url, self._adapter)
         self._args = itertools.cycle(
             [slime_arguments(config, engine_url=url, stop_token_ids=chat.stop_token_ids) for url in urls]
         )
@@ -113,8 +117,9 @@ class GroupMaker:
         return made
 
     async def _ask_hook(self, hook: NamedCall, sample: Sample, *, evaluation: bool) -> Any:
+        args = await arguments_now(self.args)
         values = {
-            "args": self.args,
+            "args": args,
             "config": self.settings,
             "sample": sample,
             "sampling_params": sampling_params(self._config, stop_token_ids=self._chat.stop_token_ids),
@@ -122,6 +127,8 @@ class GroupMaker:
         }
         try:
             made = await self.hooks.call(hook, values)
+            samples = [part for part in flatten([made]) if isinstance(part, Sample)]
+            check_sampled_by(args.weight_version, samples, describe(hook.function))
         except PluginError as error:
             self._num_failed += 1
             log.warning("generate hook failed sample=%s error=%s", sample.index, error)
@@ -149,7 +156,7 @@ class GroupMaker:
         prompt_ids = sample.prompt_ids or self._prompt_ids(sample)
         deadline = time.monotonic() + self._config.engine.engine_start_timeout_s
         while True:
-            request = GenerateRequest(f"prompt{uuid.uuid4().hex}", tuple(prompt_ids), sampling)
+            request = GenerateRequest(f"prompt{uuid.uuid4().hex}", tuple(prompt_ids), sampling, self._adapter)
             try:
                 completion = await next(self._next_engine).generate(request)
                 break

@@ -54,6 +54,8 @@ def slime_arguments(config: Config, *, engine_url: str = "", stop_token_ids: tup
         "sglang_server_concurrency": config.engine.max_running_requests,
         "sglang_router_ip": engine.hostname,
         "sglang_router_port": engine.port,
+        "lora_path": None,
+        "weight_version": None,
         "sglang_speculative_algorithm": None,
         "use_slime_router": False,
         "partial_rollout": False,

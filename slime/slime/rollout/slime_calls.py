@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator
 
 from slime.plugins.calling import NamedCall
 from slime.plugins.loading import describe
-from slime.plugins.slime_sample import RolloutFnTrainOutput
+from slime.plugins.slime_sample import RolloutFnTrainOutput, flatten
+from slime.rollout.hook_adapters import arguments_now, check_sampled_by
 from slime.rollout.prompts import PromptRun, as_groups
 from slime.types import SampleGroup
 
@@ -38,10 +39,12 @@ async def batches_of(call: NamedCall, prompts: PromptRun, *, batch_size: int) ->
             continue
         began, version = time.monotonic(), prompts.policy_version()
         maker = prompts.maker
-        offered = {"args": maker.args, "config": maker.settings, "data_source": prompts.source}
+        args = await arguments_now(maker.args)
+        offered = {"args": args, "config": maker.settings, "data_source": prompts.source}
         output = await maker.hooks.call(call, offered | {"rollout_id": prompts.batches.rollout_id, "evaluation": False})
         metrics = output.metrics if isinstance(output, RolloutFnTrainOutput) else None
         groups = as_groups(output.samples if isinstance(output, RolloutFnTrainOutput) else output, place)
+        check_sampled_by(args.weight_version, flatten(groups), place)
         await asyncio.gather(*(maker.reward(group) for group in groups))
         batch = [(group, version) for group in groups]
         for finished in await prompts.batches.finish(batch, time.monotonic() - began, metrics):

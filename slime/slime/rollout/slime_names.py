@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from slime.rollout.hook_adapters import addressed, relabelled
+
 _T = TypeVar("_T")
 _TIMEOUT_S = 600.0
 _RETRY_S = 1.0
@@ -50,6 +52,8 @@ async def post(
 ) -> Any:
     """The JSON that a POST is answered with; asked again while the server is away or busy.
 
+    In a run that trains an adapter a `/generate` at one of its engines is answered by the newest version of it.
+
     Raises:
         RuntimeError: it refused, or was away all the time.
     """
@@ -59,9 +63,10 @@ async def post(
             if attempt:
                 await asyncio.sleep(_RETRY_S)
             try:
-                async with session.post(url, json=payload or {}, headers=headers) as answer:
+                body, version = await addressed(session, url, payload or {})
+                async with session.post(url, json=body, headers=headers) as answer:
                     if answer.status == 200:
-                        return await answer.json(content_type=None)
+                        return relabelled(await answer.json(content_type=None), version)
                     why = f"status {answer.status}: {(await answer.text())[:300]}"
                     if answer.status not in (429, 502, 503, 504):
                         break

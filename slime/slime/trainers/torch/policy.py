@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
-from slime.config.sections import LoraConfig
+from slime.config.sections import SHARED_ADAPTER, LoraConfig
 from slime.data.rows import FlatBatch
 from slime.errors import TrainerError, WeightsError
 from slime.trainers.torch.attention import DOCUMENTS, register_document_attention
@@ -36,7 +36,7 @@ from slime.weights import (
 
 _PROBE_LENS = (7, 4)
 _PROBE_TOLERANCE = 1e-3  # of the largest logit; a leak between documents is far above it
-ADAPTER_NAME = "policy"
+ADAPTER_NAME = SHARED_ADAPTER
 """What an adapter is called that everybody is served with."""
 
 
