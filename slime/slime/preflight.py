@@ -94,6 +94,7 @@ def _check_plugins(config: Config) -> RolloutPlan:
         if config.cluster.serve:
             raise ConfigError("--serve and --data-path: a run on recorded conversations serves nobody; leave out one")
     loss_fn = load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
+    loss_fn.check(config.loss)
     load_policy_loss_hooks(plugin, config.loss, loss_fn)
     if config.trainer.optimizer == "adamw8bit":
         eight_bit.check_installed()

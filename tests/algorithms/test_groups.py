@@ -50,6 +50,28 @@ def test_a_member_with_several_rewards_counts_once() -> None:
     assert standardized_advantages(*given_rewards) == [pytest.approx(a / scale) for a in (0.5, 0.5, 0.5, -0.5)]
 
 
+def test_a_spread_inside_the_members_is_divided_by_itself() -> None:
+    """Two replies with process rewards (1, 0) and (0, 1): equal on average, and each of their steps ½ off the mean."""
+    half = 0.5 / (0.5**0.5 + 1e-6)
+    found = standardized_advantages([1.0, 0.0, 0.0, 1.0], ["g"] * 4, ["a", "a", "b", "b"])
+    assert found == [pytest.approx(a) for a in (half, -half, -half, half)]
+
+
+@settings(deadline=None)
+@given(earned=st.lists(st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=1, max_size=5), min_size=2, max_size=6))
+def test_no_advantage_is_larger_than_its_group_can_make_it(earned: list[list[float]]) -> None:
+    rewards = [reward for of_member in earned for reward in of_member]
+    members = [index for index, of_member in enumerate(earned) for _ in of_member]
+    bound = (max(map(len, earned)) * (len(earned) - 1)) ** 0.5
+    for advantage in standardized_advantages(rewards, ["g"] * len(rewards), members):
+        assert abs(advantage) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_a_member_alone_has_nothing_to_be_compared_with(baseline: Baseline) -> None:
+    assert baseline([1.0, -1.0, 1.0], ["g"] * 3, ["m"] * 3) == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("baseline", BASELINES)
 @settings(deadline=None)
 @given(reward=st.floats(-1e3, 1e3, allow_nan=False), sizes=sizes_of)

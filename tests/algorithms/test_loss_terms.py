@@ -89,12 +89,24 @@ def test_low_var_kl_is_bounded_where_k3_explodes() -> None:
     assert float(reference_kl(policy, reference, one, "low_var_kl")) == 10.0
 
 
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3", "low_var_kl"])
+@pytest.mark.parametrize("is_weighed", [True, False])
+def test_every_estimate_pulls_every_token_toward_the_reference(kind, is_weighed: bool) -> None:
+    """dK/dℓ is ρ·x, and ρ·(±10) where low_var_kl holds x; never of the other sign, however far the policy has gone."""
+    differences = torch.linspace(-12, 12, 25, dtype=torch.float64)
+    policy = differences.clone().requires_grad_()
+    ratio = importance_ratio(policy, policy.detach() - 0.5) if is_weighed else None
+    (slope,) = torch.autograd.grad(reference_kl(policy, torch.zeros_like(differences), ratio, kind).sum(), policy)
+    expected = differences.clamp(-10, 10) if kind == "low_var_kl" else differences
+    torch.testing.assert_close(slope, expected * (math.exp(0.5) if is_weighed else 1.0))
+
+
 def test_full_kl_is_no_estimate_from_tokens() -> None:
     with pytest.raises(ValueError, match="exact_kl"):
         reference_kl(torch.zeros(1), torch.zeros(1), torch.ones(1), "full")
 
 
-@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3", "low_var_kl"])
 def test_estimates_have_the_gradient_of_the_exact_kl_though_others_sampled(kind) -> None:
     """Summed over the whole vocabulary with the behaviour's probabilities, an estimate becomes its expectation."""
     torch.manual_seed(0)

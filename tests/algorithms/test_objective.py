@@ -86,15 +86,14 @@ def token_by_token(values: Mapping[str, Tensor], config: LossConfig) -> Tensor:
             left = sum(float(behaviour[u]) - at[u] for u in same) / len(same)
             loss = loss * (left <= config.opsm_delta)
         if config.kl_loss_coef:
-            x = now[t] - reference[t]
+            x = at[t] - float(reference[t])
             importance = math.exp(at[t] - float((old if config.behaviour_correction == "none" else behaviour)[t]))
             if config.behaviour_correction != "none":
                 importance = min(max(importance, low), high)
-            weight = importance * torch.exp(now[t] - now[t].detach()) if config.use_unbiased_kl else 1.0
-            kl = {"k1": x, "k3": torch.exp(-x) - 1 + x}.get(config.kl_loss_type)
-            if kl is None:
-                kl, weight = x * x / 2, importance if config.use_unbiased_kl else 1.0
-            loss = loss + config.kl_loss_coef * weight * kl
+            weight = importance if config.use_unbiased_kl else 1.0
+            kl = {"k1": x, "k2": x * x / 2, "k3": math.exp(-x) - 1 + x}[config.kl_loss_type]
+            score = now[t] - now[t].detach()  # whatever is reported, the gradient is the KL's
+            loss = loss + config.kl_loss_coef * weight * (kl + x * score)
         total = total + loss / N
     return total
 

@@ -162,6 +162,30 @@ def test_the_kl_of_a_turn_is_part_of_its_reward_over_sessions() -> None:
     assert found == [[-0.5, -0.5]]
 
 
+def test_advantages_of_its_own_are_charged_the_kl_in_the_reward() -> None:
+    own = session([1.0], "a", advantages=[0.0, 2.0, 2.0, 0.0], reference_kl=[0.0, 0.5, 0.25, 0.0])
+    for estimator in ESTIMATORS:
+        assert stream(batch_of([own]), advantage_estimator=estimator) == [[2.0, 2.0]]
+        assert stream(batch_of([own]), advantage_estimator=estimator, kl_coef=2.0, kl_loss_coef=0.0) == [[1.0, 1.5]]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_turns_that_nobody_scored_are_charged_the_kl_in_the_reward(estimator: str) -> None:
+    kl = [0.0, 0.5, -0.25, 0.0, 0.0, 0.0, 0.0]
+    unscored = session([7.0, 1.0], "a", has_reward=[1, 0, 0, 1, 1, 1, 1], reference_kl=kl)
+    found = stream(batch_of([unscored]), advantage_estimator=estimator, kl_coef=2.0, kl_loss_coef=0.0)
+    assert found[0][:2] == [-1.0, 0.5]
+
+
+def test_whitening_leaves_out_steps_that_are_dropped() -> None:
+    """The second steps are all worth the same; the mean and the deviation of what trains are 0 and 1."""
+    attempts = [session([1.0, 1.0], "x"), session([0.0, 1.0], "y"), session([0.0, 1.0], "z")]
+    found = stream(batch_of(attempts), advantage_estimator="step_wise", normalize_advantages=True)
+    trained = torch.tensor(found, dtype=torch.float64).flatten()
+    assert trained.shape == (6,)
+    assert (trained.mean().item(), trained.std().item()) == (pytest.approx(0.0, abs=1e-7), pytest.approx(1.0, abs=1e-7))
+
+
 def test_steps_with_an_outcome() -> None:
     """Outcome and process added and compared step by step; a step that all of them did equally well is left out."""
     attempts = [

@@ -11,6 +11,7 @@ import pytest
 import torch
 from learners import (
     BINARY_RL,
+    ROOT,
     batch_of,
     gradients_of,
     logprobs_of,
@@ -32,11 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dr_grpo": {"advantage_estimator": "dr_grpo", "dr_grpo_length": 64},
     "rloo, per token": {"advantage_estimator": "rloo", "calculate_per_token_loss": True},
     "reinforce++": {"advantage_estimator": "reinforce_plus_plus", **IN_THE_REWARD},
-    "reinforce++ baseline": {
-        "advantage_estimator": "reinforce_plus_plus_baseline",
-        "kl_loss_type": "full",
-        **IN_THE_REWARD,
-    },
+    "reinforce++ baseline": {"advantage_estimator": "reinforce_plus_plus_baseline", **IN_THE_REWARD},
     "gspo, sequence mask": {"advantage_estimator": "gspo", "use_opsm": True},
     "cispo": {"advantage_estimator": "cispo", "behaviour_correction": "decoupled"},
     "ppo": {"advantage_estimator": "ppo", "critic": "own", "eps_clip_c": 3.0},
@@ -171,21 +168,59 @@ def test_the_proximal_policy_is_that_of_the_start_of_the_batch(policy_dir: Path,
         assert proximal.tolist() == [pytest.approx(value, abs=1e-5) for value in expected]
 
 
-@pytest.mark.parametrize("kind", ["k1", "k3", "full"])
-def test_the_kl_in_the_reward_is_zero_at_first_and_then_is_not(policy_dir: Path, kind: str) -> None:
-    seen: list[torch.Tensor] = []
+def test_the_kl_in_the_reward_is_the_log_ratio_of_each_token(policy_dir: Path, tmp_path: Path) -> None:
+    """Less `kl_coef` · (ℓ − ℓ_ref) at the published kl_loss_type, which speaks of the loss; 0 in the first update."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def compute_loss(policy_logprobs, advantages, sum_of_sample_mean):
-        seen.append(advantages)
+    def compute_loss(policy_logprobs, rewards, advantages, sum_of_sample_mean):
+        seen.append((policy_logprobs.detach(), rewards - advantages))
         return sum_of_sample_mean(-policy_logprobs * advantages)
 
-    charged = {"baseline": "none", "kl_loss_type": kind, **IN_THE_REWARD}
-    trainer = trainer_of(policy_dir, loss=charged, loss_fn=hook(compute_loss))
+    trainer = trainer_of(policy_dir, loss={"baseline": "none", **IN_THE_REWARD}, loss_fn=hook(compute_loss))
+    (sample,) = random_samples(1)
     for _ in range(2):
-        trainer.train(batch_of(random_samples(5)))
-    rewards = {1.0, -1.0, 0.5}
-    assert set(seen[0].tolist()) <= rewards
-    assert not set(seen[1].tolist()) <= rewards
+        trainer.train(batch_of([sample]))
+    mask = torch.tensor(sample.streams["loss_mask"][1:], dtype=torch.bool)
+    reference = logprobs_of(policy_dir, sample.token_ids, sample.values["temperature"])[mask]
+    assert not seen[0][1].any()
+    torch.testing.assert_close(seen[1][1], 0.5 * (seen[1][0] - reference), atol=1e-5, rtol=0)
+    assert float(seen[1][1].abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["k2", "low_var_kl", "full"])
+def test_another_estimate_of_the_kl_in_the_reward_is_refused(policy_dir: Path, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"--kl-loss-type {kind} is of the KL in the loss"):
+        trainer_of(policy_dir, loss={"kl_loss_type": kind, **IN_THE_REWARD})
+
+
+@pytest.mark.parametrize("file", ["openclaw-opd/custom_loss.py", "openclaw-opd/custom_loss_topk.py"])
+def test_a_loss_that_reads_no_advantages_refuses_a_kl_that_is_part_of_them(policy_dir: Path, file: str) -> None:
+    with pytest.raises(ConfigError, match=r"compute_loss reads none: use --kl-loss-coef"):
+        trainer_of(policy_dir, loss=IN_THE_REWARD, loss_fn=load_loss(str(ROOT / file)))
+    combine = load_loss(str(ROOT / "openclaw-combine/custom_loss.py"))
+    with pytest.raises(ConfigError, match="--w-rl 0 leaves those out"):
+        trainer_of(policy_dir, loss={**IN_THE_REWARD, "w_rl": 0.0}, loss_fn=combine)
+
+
+def test_turns_that_have_a_hint_and_no_score_pay_the_kl_in_the_reward(policy_dir: Path) -> None:
+    """Combine's gradient on such a batch: a policy that has moved is pulled back by kl_coef alone."""
+    taught = []
+    for s in random_samples(4):
+        length = len(s.token_ids)
+        known = {"teacher_logprobs": s.streams["rollout_logprobs"], "has_teacher": (1,) * length}
+        taught.append(dataclasses.replace(s, streams={**s.streams, **known, "has_reward": (0,) * length}))
+    found = {}
+    for kl_coef in (0.0, 1.0, 2.0):
+        charged = {"kl_coef": kl_coef, "kl_loss_coef": 0.0, "eps_clip": 0.99, "eps_clip_high": 99.0}
+        loss_fn = load_loss(str(ROOT / "openclaw-combine/custom_loss.py"))
+        trainer = trainer_of(policy_dir, loss=charged, loss_fn=loss_fn, settings={"w_opd": 1.0, "w_rl": 1.0})
+        with torch.no_grad():
+            for index, p in enumerate(trainer._policy.model.parameters()):
+                p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(index))
+        found[kl_coef] = gradients_of(trainer, batch_of(taught))
+    assert not any(bool(g.any()) for g in found[0.0].values()), "what the teacher says is what was sampled"
+    assert relative_difference(found[2.0], {n: 2 * g for n, g in found[1.0].items()}) < 1e-5
+    assert any(bool(g.any()) for g in found[1.0].values())
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "gspo", "cispo"])

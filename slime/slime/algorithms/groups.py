@@ -23,7 +23,8 @@ def group_advantages(
 ) -> list[float]:
     """Each reward less the mean of its group (GRPO's centring), whatever the size of the groups.
 
-    A group of one says nothing about better or worse and gets 0.
+    A group of one says nothing about better or worse and gets 0; so does a member alone, whatever rewards it earned
+    along the way.
 
     Args:
         member_ids: who earned a reward; a member with several counts once, with their mean. Default: each its own.
@@ -32,16 +33,24 @@ def group_advantages(
     [0.5, -0.5, 0.0, 0.0]
     """
     members = _members(rewards, group_ids, member_ids)
-    return [_above_mean(reward, members[group_id]) for reward, group_id in zip(rewards, group_ids, strict=True)]
+    return [
+        _above_mean(reward, members[group_id]) if len(members[group_id]) > 1 else 0.0
+        for reward, group_id in zip(rewards, group_ids, strict=True)
+    ]
 
 
 def standardized_advantages(
     rewards: Sequence[float], group_ids: Sequence[Hashable], member_ids: Sequence[Hashable] | None = None
 ) -> list[float]:
-    """`group_advantages` over the unbiased standard deviation of the group (GRPO, arXiv 2402.03300 §4.1.2).
+    """`group_advantages` over the unbiased standard deviation of the group (GRPO, arXiv 2402.03300 §4.1.2, and §4.1.3
+    where a member earned a reward at each of several steps: the deviation is that of all of them).
+
+    With n members that earned k rewards each, no advantage is larger than √(k·(n − 1)).
 
     >>> standardized_advantages([3.0, 1.0, 7.0], ["p", "p", "q"])
     [0.7071062811869716, -0.7071062811869716, 0.0]
+    >>> standardized_advantages([1.0, 0.0, 0.0, 1.0], ["p"] * 4, ["a", "a", "b", "b"])
+    [0.7071057811879617, -0.7071057811879617, -0.7071057811879617, 0.7071057811879617]
     """
     members = _members(rewards, group_ids, member_ids)
     deviations = {group_id: _deviation(of_group) for group_id, of_group in members.items()}
@@ -113,10 +122,14 @@ def _above_mean(reward: float, members: Mapping[Hashable, Sequence[float]]) -> f
 
 
 def _deviation(members: Mapping[Hashable, Sequence[float]]) -> float:
-    """The unbiased standard deviation of the members' mean rewards; 0 for a member alone."""
+    """The unbiased standard deviation of a group's rewards, each member weighing the same; 0 for a member alone.
+
+    It measures what `_above_mean` centres, the spread inside the members with that between them: the latter alone is
+    nothing where members that did differently at every step come to the same in the end.
+    """
     if len(members) == 1:
         return 0.0
-    squares = [_mean([_above_mean(reward, members) for reward in earned]) ** 2 for earned in members.values()]
+    squares = [_mean([_above_mean(reward, members) ** 2 for reward in earned]) for earned in members.values()]
     return math.sqrt(math.fsum(squares) / (len(members) - 1))
 
 

@@ -104,26 +104,36 @@ def clipped_weight_loss(
 def reference_kl(policy_logprobs: Tensor, reference_logprobs: Tensor, ratio: Tensor | None, kind: KlKind) -> Tensor:
     """An estimate of KL(π ‖ π_ref) from the sampled tokens, whose gradient is an estimate of the KL's gradient.
 
-    With x = ℓ − ℓ_ref: k1 = x, k2 = x²/2, k3 = e^−x − 1 + x, low_var_kl = k3 with x and result held within ±10.
-    k1 and k3 are averages *under the policy*, so they carry ρ: then E[ρ·k] is the KL off-policy too, and
-    ∇(ρ·k3) = ρ·x·∇ℓ is its gradient exactly; k3 by itself would pull toward the other KL, and k1 by
-    itself nowhere. k2 has that gradient as it stands and takes ρ as a weight only.
+    With x = ℓ − ℓ_ref the value is k1 = x, k2 = x²/2, k3 = e^−x − 1 + x, or low_var_kl: k3 with x and result held
+    within ±10. The gradient is x·∇ℓ for all of them, with x held within ±10 for low_var_kl: then E[x·∇ℓ] under the
+    policy is ∇KL, and every single token is pulled toward the reference. Differentiating the values would give that
+    for k2 alone: E[∇k1] is 0, E[∇k3] is the gradient of KL(π_ref ‖ π), and a clamp has no gradient where it acts.
 
     Args:
-        ratio: ρ with its gradient, from `importance_ratio`; None leaves it out, which is what most programs do.
+        ratio: ρ from `importance_ratio`, a weight of value and gradient, which makes both expectations under the
+            policy where older weights sampled; None is 1, right where the samples are the policy's own.
+
+    >>> reference_kl(torch.tensor([-1.0, -5.0]), torch.tensor([-2.0, -2.0]), None, "k2")
+    tensor([0.5000, 4.5000])
     """
-    difference = policy_logprobs - reference_logprobs
-    if ratio is None:
-        ratio = torch.ones_like(difference)
-    if kind == "k1":
-        return ratio * difference
-    if kind == "k2":
-        return ratio.detach() * difference.square() / 2
-    if kind == "k3":
-        return ratio * (torch.expm1(-difference) + difference)
+    difference = (policy_logprobs - reference_logprobs).detach()
     if kind == "low_var_kl":
-        bounded = difference.clamp(-_LOW_VAR_BOUND, _LOW_VAR_BOUND)
-        return ratio * (torch.expm1(-bounded) + bounded).clamp(-_LOW_VAR_BOUND, _LOW_VAR_BOUND)
+        difference = difference.clamp(-_LOW_VAR_BOUND, _LOW_VAR_BOUND)
+    weight = torch.ones_like(difference) if ratio is None else ratio.detach()
+    slope = policy_logprobs - policy_logprobs.detach()  # 0, with the gradient of ℓ
+    return weight * (_kl_estimate(difference, kind) + difference * slope)
+
+
+def _kl_estimate(difference: Tensor, kind: KlKind) -> Tensor:
+    """What each token says of the KL, from x = ℓ − ℓ_ref: [N] → [N]."""
+    if kind == "k1":
+        return difference
+    if kind == "k2":
+        return difference.square() / 2
+    if kind == "k3":
+        return torch.expm1(-difference) + difference
+    if kind == "low_var_kl":
+        return (torch.expm1(-difference) + difference).clamp(-_LOW_VAR_BOUND, _LOW_VAR_BOUND)
     raise ValueError(f"{kind!r} needs the whole distributions: use exact_kl")
 
 

@@ -144,9 +144,9 @@ class LossConfig:
     use_opsm: bool = option(False, "leave out bad replies that the policy has moved away from (off-policy sequence masking)")
     opsm_delta: float = option(1e-4, "how far it may have moved: mean log-prob when sampled less now", ge=0)
     kl_loss_coef: float = option(0.1, "weight of the KL to the reference model in the loss", ge=0)
-    kl_coef: float = option(0.0, "weight of the KL to the reference model in the reward; excludes --kl-loss-coef", ge=0)
-    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl", "full"] = option("k3", "estimator of that KL; full: exact, over the vocabulary")
-    use_unbiased_kl: bool = option(True, "weigh the KL of a token by its importance, which makes its gradient that of the KL")
+    kl_coef: float = option(0.0, "weight of the KL to the reference model in the reward, where it is always k1; excludes --kl-loss-coef", ge=0)
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl", "full"] = option("k3", "estimator of the KL in the loss; full: exact, over the vocabulary")
+    use_unbiased_kl: bool = option(True, "weigh the KL of a token in the loss by its importance, so that its gradient is the KL's for stale samples too")
     entropy_coef: float = option(0.0, "weight of the entropy bonus")
     w_rl: float = option(1.0, "openclaw-combine: weight of the reward's advantage", env=("OPENCLAW_COMBINE_W_RL", "OPENCLAW_TOPK_W_RL"), ge=0)
     w_opd: float = option(1.0, "openclaw-opd, openclaw-combine: weight of the teacher's", env=("OPENCLAW_COMBINE_W_OPD", "OPENCLAW_TOPK_W_OPD"), ge=0)
@@ -161,6 +161,11 @@ class LossConfig:
             raise ConfigError(
                 f"--kl-coef {self.kl_coef:g} and --kl-loss-coef {self.kl_loss_coef:g} are the same KL twice, in the reward and in the "
                 "loss: set one of them to 0"
+            )
+        if self.kl_coef and self.kl_loss_type not in ("k1", type(self).kl_loss_type):
+            raise ConfigError(
+                f"--kl-loss-type {self.kl_loss_type} is of the KL in the loss; in the reward, where --kl-coef {self.kl_coef:g} has it, only k1 "
+                "holds the policy: leave --kl-loss-type out, or use --kl-loss-coef"
             )
         if not self.rewards_normalization and self._always_subtracts:
             raise ConfigError(

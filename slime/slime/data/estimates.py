@@ -38,7 +38,8 @@ def with_advantages(
     """The samples with `rewards`, `advantages` and `returns` streams, and how the rewards were.
 
     Returns are advantages before whitening, plus the critic's values: what a session really came to.
-    A sample that brings advantages of its own keeps them. Tokens of outcomes that the estimator drops do not train.
+    A sample that brings advantages of its own keeps them, less the KL in the reward. Tokens of outcomes that the
+    estimator drops do not train.
 
     Args:
         batch: with `old_values` for ppo, and `reference_kl` where the KL is in the reward.
@@ -53,14 +54,16 @@ def with_advantages(
     values = spread(_values_before(batch, scored), scored, batch)
     returns = [[a + v for a, v in zip(*of_sample, strict=True)] for of_sample in zip(advantages, values, strict=True)]
     if config.normalize_advantages or config.advantage_estimator in _ALWAYS_WHITENED:
-        _whiten(advantages, scored, batch)
+        kept_outcomes = [o for o, advantage in zip(scored, estimates, strict=True) if advantage is not None]
+        _whiten(advantages, kept_outcomes, batch)
+    _charge_the_others(advantages, scored, batch, config)
     dropped = spread([float(advantage is None) for advantage in estimates], scored, batch)
     samples = [
         dataclasses.replace(
             sample,
             streams={
-                "advantages": advantage,
                 **sample.streams,
+                "advantages": advantage,
                 "loss_mask": tuple(
                     int(bool(flag) and not gone) for flag, gone in zip(sample.streams["loss_mask"], out, strict=True)
                 ),
@@ -161,6 +164,24 @@ def _subtract_kl(
             charged = -before if config.advantage_estimator == "reinforce_plus_plus" else kl
             advantages[sample][position] -= config.kl_coef * charged
             before += kl
+
+
+def _charge_the_others(
+    advantages: Sequence[list[float]], scored: Sequence[Outcome], batch: Batch, config: LossConfig
+) -> None:
+    """Fill in, in place, advantages that a sample brings, and charge their KL; and that of tokens that nobody scored.
+
+    No estimator looks at either, so each token is charged its own KL, whatever the estimator does with the others'.
+    """
+    estimated = {place for outcome in scored for place in outcome.tokens}
+    for index, sample in enumerate(batch.samples):
+        own, kl = sample.streams.get("advantages"), sample.streams.get("reference_kl")
+        if own is None and not config.kl_coef:
+            continue
+        for position, flag in enumerate(sample.streams["loss_mask"]):
+            if own is not None or (flag and (index, position) not in estimated):
+                charged = config.kl_coef * float(kl[position]) if kl is not None and config.kl_coef else 0.0
+                advantages[index][position] = (0.0 if own is None else own[position]) - charged
 
 
 def _whiten(advantages: Sequence[list[float]], scored: Sequence[Outcome], batch: Batch) -> None:

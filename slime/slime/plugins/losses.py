@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slime.errors import PluginError
+from slime.config import LossConfig
+from slime.errors import ConfigError, PluginError
 from slime.fields import fields
 from slime.plugins.calling import NamedCall
 from slime.plugins.gae import advantages_by_turn, compute_gae
@@ -26,6 +27,8 @@ from slime.plugins.hooks import LOSS, load_hook, same
 from slime.plugins.loading import describe, load_object
 
 _VALUES: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("values of the loss under way")
+_CHARGED = frozenset(("advantages", "returns", "batch", "reference_kl"))
+"""What a loss reads the KL in the reward from."""
 _OF_SAMPLES = frozenset(("batch", "logits", "sample_index", "turn_index", "reward", "rewards"))
 
 
@@ -54,6 +57,21 @@ class LossHook:
     def sees_samples(self) -> bool:
         """Whether it reads which tokens are of one sample, as they were collected; else a token's values are all."""
         return not self.is_sum_over_samples or bool(self.asks_for & _OF_SAMPLES)
+
+    def check(self, config: LossConfig) -> None:
+        """Raise a `ConfigError` of one line where the settings say something that this loss does not read."""
+        if not config.kl_coef:
+            return
+        if not self.asks_for & _CHARGED:
+            raise ConfigError(
+                f"--kl-coef {config.kl_coef:g} takes the KL from the advantages, and {describe(self.call.function)} "
+                "reads none: use --kl-loss-coef"
+            )
+        if not config.w_rl and "config" in self.asks_for:
+            raise ConfigError(
+                f"--kl-coef {config.kl_coef:g} takes the KL from the reward's advantages, and --w-rl 0 leaves those "
+                "out: use --kl-loss-coef"
+            )
 
     def __call__(self, values: Mapping[str, Any]) -> tuple[Tensor, dict[str, float]]:
         """The loss of one micro-batch and its metrics.

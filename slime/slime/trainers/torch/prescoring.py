@@ -94,15 +94,10 @@ class Prescorer:
         if self._critic is not None:
             streams["old_values"] = self._critic.values(scored.flat, scored.hidden)
         if "reference_kl" in self.names:
-            streams["reference_kl"] = self._reference_kl(scored)
+            assert scored.reference_logprobs is not None  # kl_coef > 0 loads a reference
+            # k1 whatever --kl-loss-type: A = −x makes the gradient E[x·∇ℓ] = ∇KL; no other estimate does
+            streams["reference_kl"] = reference_kl(scored.policy_logprobs, scored.reference_logprobs, None, "k1")
         return torch.stack([streams[name].float().cpu() for name in self.names])
-
-    def _reference_kl(self, scored: ScoredBatch) -> Tensor:
-        assert scored.reference_head is not None  # kl_coef > 0 loads a reference
-        assert scored.reference_logprobs is not None
-        if self._loss.kl_loss_type == "full":
-            return scored.policy_head.kl_to(scored.reference_head)
-        return reference_kl(scored.policy_logprobs, scored.reference_logprobs, None, self._loss.kl_loss_type)
 
     def _with_scores(self, sample: Sample, row: Row, scores: Tensor) -> Sample:
         positions = row.predictors + 1

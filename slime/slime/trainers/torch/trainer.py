@@ -94,6 +94,7 @@ class TorchTrainer:
         hooks: PolicyLossHooks = PolicyLossHooks(),
     ) -> None:
         loss.check()
+        loss_fn.check(loss)
         torch.manual_seed(trainer.seed)
         self.step = 0
         self.consumed: dict[int, tuple[str, ...]] = {}
