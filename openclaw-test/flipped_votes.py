@@ -8,17 +8,17 @@ Whether a method still learns from such votes says how much it relies on each of
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from slime.judging.rule import RuleJudge
-from slime.types import Turn
+from slime.types import Turn, Verdict
 
 SHARE = 0.3
 """How many votes are wrong."""
 
 
-async def reward(turn: Turn) -> float:
-    """The rule judge's score, or its opposite; a conversation's words decide which, so a seed gives the same ones."""
+async def reward(turn: Turn) -> Verdict:
+    """The rule judge's verdict, or its opposite; a conversation's words decide which, so a seed gives the same ones."""
     verdict = await RuleJudge().judge(turn)
-    score = verdict.score or 0.0
     is_wrong = random.Random(f"{turn.messages} {turn.reply}").random() < SHARE
-    return -score if is_wrong else score
+    return replace(verdict, score=-verdict.score) if is_wrong and verdict.score else verdict

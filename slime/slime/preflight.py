@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slime.cluster.placement import Placement, place
-from slime.config import Config, LossConfig, PluginConfig
+from slime.config import Config, LossConfig
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
 from slime.config.sections import LoraConfig
@@ -83,8 +83,7 @@ def _check_plugins(config: Config) -> RolloutPlan:
         raise ConfigError("--adapter-per user: prompts are no user's; with --prompt-data leave it out")
     if is_live and config.rollout.num_rollouts_per_prompt > 1:
         log.warning("num_rollouts_per_prompt is for rollouts that sample groups; a person gets one reply and no group")
-    is_default = plugin.rollout_function_path == PluginConfig.rollout_function_path
-    if is_live and is_default and config.loss.compares_groups:
+    if is_live and config.loss.compares_groups and not sampling.gives_groups:
         raise ConfigError(
             f"{_comparing(config.loss)} compares replies to one prompt, and people get only one: "
             "use --advantage-estimator reinforce --baseline ema"

@@ -196,6 +196,8 @@ class Verdict:
 
     Attributes:
         score: −1, 0 or 1 (a plug-in may give any finite number); None = unjudged, which is no score at all.
+        zero_counts: whether a score of 0 is a reward like any other, as where a plug-in or a person gave the number.
+            Judges of −1, 0 and 1 mean by 0 that they have nothing to say.
         votes: one entry a vote; None where that vote failed.
         agreement: share of the valid votes that agree with the score, 0..1.
         hint: what the reply should have heeded, read from its next state; with it a teacher can score the reply.
@@ -209,6 +211,7 @@ class Verdict:
     judge: str = ""
     reason: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    zero_counts: bool = False
 
     def __post_init__(self) -> None:
         if self.score is not None and not math.isfinite(self.score):
@@ -226,9 +229,14 @@ class Verdict:
         return -math.fsum(share * math.log2(share) for share in shares) + 0.0  # no minus zero
 
     @property
+    def has_reward(self) -> bool:
+        """Whether the score is one to learn from: any number, but for the 0 of a judge that means nothing by it."""
+        return self.score is not None and (self.score != 0 or self.zero_counts)
+
+    @property
     def is_effective(self) -> bool:
-        """Whether the verdict says anything: a score other than zero, or a hint."""
-        return bool(self.score) or self.hint is not None
+        """Whether the verdict says anything: a reward, or a hint."""
+        return self.has_reward or self.hint is not None
 
 
 @dataclass(frozen=True, slots=True)

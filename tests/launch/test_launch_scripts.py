@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import pytest
 import yaml
 from slime.config.aliases import ALIASES
 from slime.config.leaves import leaves
+from slime.config.loader import resolve
+from slime.errors import ConfigError
+
+from slime import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = {"openclaw-rl": "rl", "openclaw-opd": "opd", "openclaw-combine": "combine"}
@@ -177,3 +182,60 @@ def test_a_mistake_in_an_array_is_one_line():
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "unknown flag --learnin-rate" in done.stderr
+
+
+COMPARING = [
+    *(["--advantage-estimator", name] for name in ("grpo", "dr_grpo", "gspo", "cispo", "rloo")),
+    ["--advantage-estimator", "reinforce_plus_plus_baseline"],
+    ["--baseline", "group"],
+]
+GROUPING = "async def generate_rollout(store):\n    yield\n\n\ngenerate_rollout.gives_groups = True\n"
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., preflight.Plan]:
+    """What a run says of its settings before it starts, on whichever model."""
+    monkeypatch.setattr(preflight, "check_model_dir", lambda model_dir: None)
+
+    def checked(*flags: str) -> preflight.Plan:
+        here = ["--device", "cpu", "--run-dir", str(tmp_path), "--save-dir", str(tmp_path)]
+        return preflight.check(resolve([*flags, *here], {}).config)
+
+    return checked
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_script_compares_replies_that_people_get_only_one_of(script: str, check: Callable[..., preflight.Plan]):
+    plugin = as_it_stands(script)["plugin"]
+    paths = ["custom_loss_function_path", "rollout_function_path"]
+    own = [word for name in paths for word in (f"--{name.replace('_', '-')}", str(plugin[name]))]
+    assert check(*own).sampling.loop == "live"
+    for flags in COMPARING:
+        with pytest.raises(
+            ConfigError, match=f"^{' '.join(flags)} compares replies to one prompt, and people get only"
+        ):
+            check(*own, *flags)
+
+
+@pytest.mark.parametrize(
+    "method", [["--method", "binary"], ["--method", "opd"], ["--method", "combine"], [], ["--data-path", "{sessions}"]]
+)
+def test_no_method_compares_replies_that_people_get_only_one_of(
+    method: list[str], check: Callable[..., preflight.Plan], tmp_path: Path
+):
+    (tmp_path / "sessions.jsonl").write_text("{}\n")
+    named = [word.format(sessions=tmp_path / "sessions.jsonl") for word in method]
+    check(*named)
+    for flags in COMPARING:
+        with pytest.raises(ConfigError, match="compares replies to one prompt, and people get only one"):
+            check(*named, *flags)
+
+
+def test_a_rollout_of_groups_says_so_and_may_compare_them(check: Callable[..., preflight.Plan], tmp_path: Path):
+    file = tmp_path / "custom_rollout.py"
+    file.write_text(GROUPING)
+    assert check("--rollout-function-path", str(file), "--advantage-estimator", "grpo").sampling.gives_groups
+    file = tmp_path / "other_rollout.py"
+    file.write_text(GROUPING.replace("True", "False"))
+    with pytest.raises(ConfigError, match="compares replies"):
+        check("--rollout-function-path", str(file), "--advantage-estimator", "grpo")

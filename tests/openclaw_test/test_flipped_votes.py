@@ -25,11 +25,11 @@ def turn(number: int) -> Turn:
 
 async def test_three_votes_of_ten_are_turned_round_and_always_the_same() -> None:
     assert (await RuleJudge().judge(turn(0))).score == 1.0
-    scores = [await reward(turn(number)) for number in range(1000)]
+    scores = [(await reward(turn(number))).score for number in range(1000)]
     assert set(scores) == {1.0, -1.0}
     # three standard deviations of a thousand draws are .043
     assert abs(scores.count(-1.0) / len(scores) - SHARE) < 0.043
-    assert scores == [await reward(turn(number)) for number in range(1000)]
+    assert scores == [(await reward(turn(number))).score for number in range(1000)]
 
 
 def test_it_is_a_reward_plug_in() -> None:

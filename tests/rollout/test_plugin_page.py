@@ -236,6 +236,11 @@ def test_a_new_stream_reaches_the_loss_of_the_trainer(tmp_path):
     assert made.streams["confidence"] == (1.0, 0.25, 0.5)
 
 
+def test_a_rollout_declares_that_it_makes_groups(rig: Rig, tmp_path: Path):
+    plan = plan_rollout(rig.config("--rollout-function-path", example(tmp_path, "grouping_rollout.py")))
+    assert (plan.loop, plan.gives_groups) == ("live", True)
+
+
 def test_every_example_is_tested():
     tests = Path(__file__).read_text(encoding="utf-8")
     named = re.findall(r"^# my-method/(\w+\.py)$", PAGE, flags=re.MULTILINE)

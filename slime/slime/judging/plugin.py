@@ -122,4 +122,4 @@ def _verdict(result: Any, keys: tuple[str, ...]) -> Verdict:
         raise ValueError(f"gave {type(result).__name__}; a reward is one number") from None
     if not math.isfinite(score):
         raise ValueError(f"gave {score}; a reward must be finite")
-    return Verdict(score=score, votes=(score,), judge="plugin", details=details)
+    return Verdict(score=score, votes=(score,), judge="plugin", details=details, zero_counts=True)

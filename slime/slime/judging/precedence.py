@@ -56,7 +56,8 @@ def verdict_of(feedback: Feedback) -> Verdict:
     """What a person's number says. Raises ValueError for words alone."""
     if feedback.value is None:
         raise ValueError("words have to be read by a judge")
-    return Verdict(feedback.value, (feedback.value,), judge=PERSON, reason=f"a person gave {feedback.value:g}")
+    reason = f"a person gave {feedback.value:g}"
+    return Verdict(feedback.value, (feedback.value,), judge=PERSON, reason=reason, zero_counts=True)
 
 
 async def judge_with_feedback(judge: Judge, turn: Turn, feedback: Feedback | None) -> tuple[Turn, Verdict]:

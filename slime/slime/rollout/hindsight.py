@@ -4,12 +4,13 @@
                                   │
                                   └─▶ NoLesson ─▶ a sample with its reward alone, or none
 
-    hint   score     a method that needs its teacher   one that does not
-    yes    ±1        teacher                           teacher and reward
-    yes    0, none   teacher                           teacher
-    no     ±1        nothing                           reward
-    no     0, none   nothing                           nothing
+    hint   reward    a method that needs its teacher   one that does not
+    yes    yes       teacher                           teacher and reward
+    yes    no        teacher                           teacher
+    no     yes       nothing                           reward
+    no     no        nothing                           nothing
 
+A reward is a score, but for the 0 by which a judge of −1, 0 and 1 says that it has no opinion.
 A teacher that failed counts as no hint: it drops its part of the turn, and nothing stands in for it.
 """
 
@@ -64,9 +65,9 @@ async def taught_samples(
 
     async def finish(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
         lesson = await _lesson(store, teacher, turn, verdict)
-        if isinstance(lesson, NoLesson) and (needs_teacher or not verdict.score):
+        if isinstance(lesson, NoLesson) and (needs_teacher or not verdict.has_reward):
             return NotTrained(f"no teacher: {lesson.reason}")
-        has_reward = (int(bool(verdict.score)),) * len(turn.completion.token_ids)
+        has_reward = (int(verdict.has_reward),) * len(turn.completion.token_ids)
         taught = {} if isinstance(lesson, NoLesson) else streams_of(lesson)
         return group_of(ScoredTurn(turn, verdict.score or 0.0, {"has_reward": has_reward, **taught}))
 

@@ -1,7 +1,7 @@
 """Samples from conversations that are going on.
 
     Store ──claim──▶ Turn with its next state ──judge──▶ Verdict ──▶ stored ──finish──▶ Sample ──▶ the caller
-      ▲                │ too old, or not to be trained    │ │ unjudged, or score 0      │ not this method's
+      ▲                │ too old, or not to be trained    │ │ unjudged, or no opinion   │ not this method's
       │                └────────────▶ excluded, with the reason ◀──────────────────────┘
       └─ released, and no other claimed for a while ◀─────┘ the judge is out
 
@@ -210,7 +210,7 @@ async def judged_samples(
     """Every turn with a score as a sample: what Binary RL trains on. Close it to let go of what is being judged."""
 
     async def finish(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
-        return sample_of(turn, verdict) if verdict.score else NotTrained("it has a hint and no score")
+        return sample_of(turn, verdict) if verdict.has_reward else NotTrained("it has a hint and no score")
 
     samples = finished_turns(
         store,

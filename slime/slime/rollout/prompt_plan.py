@@ -33,6 +33,8 @@ from slime.rollout.prompt_source import DataSource
 from slime.rollout.prompts import PromptRun
 
 PROMPTS_PATH = "slime.rollout.prompts"
+GIVES_GROUPS = "gives_groups"
+"""Attribute by which a rollout of conversations says that a group of its holds several replies to one request."""
 
 
 class NoPrompts:
@@ -67,6 +69,11 @@ class RolloutPlan:
     hooks: PromptHooks
     source: DataSource
     eval_sets: PromptSets
+
+    @property
+    def gives_groups(self) -> bool:
+        """Whether the rollout function declares that its groups are replies to be compared: `gives_groups = True`."""
+        return bool(getattr(self.call.function, GIVES_GROUPS, False))
 
     def start(
         self,
