@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def compute_loss(
-    rollout_logprobs: Tensor,
+    untempered_rollout_logprobs: Tensor,
     teacher_logprobs: Tensor,
     has_teacher: Tensor,
     advantages: Tensor,
@@ -23,9 +23,12 @@ def compute_loss(
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate of w_rl·A_rl + w_opd·(ℓ_T − ℓ_rollout), KL to the reference and entropy bonus; tensors are [N]
-    over the trainable tokens. `loss/binary` and `loss/opd` are what either part says of the batch as it was sampled."""
+    over the trainable tokens, teacher and rollout being compared at temperature 1. `loss/binary` and `loss/opd` are
+    what either part says of the batch as it was sampled."""
     from_reward = config["w_rl"] * advantages
-    from_teacher = config["w_opd"] * distillation_advantage(teacher_logprobs, rollout_logprobs, has_teacher)
+    from_teacher = config["w_opd"] * distillation_advantage(
+        teacher_logprobs, untempered_rollout_logprobs, has_teacher, config["teacher_gap_clip"]
+    )
     loss, metrics = policy_objective(from_reward + from_teacher)
     parts = {"loss/binary": -sum_of_sample_mean(from_reward), "loss/opd": -sum_of_sample_mean(from_teacher)}
     return loss, {**metrics, **parts, "train/taught_fraction": sum_of_sample_mean(has_teacher.float())}

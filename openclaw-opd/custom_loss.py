@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def compute_loss(
-    rollout_logprobs: Tensor,
+    untempered_rollout_logprobs: Tensor,
     teacher_logprobs: Tensor,
     has_teacher: Tensor,
     policy_objective: Objective,
@@ -22,7 +22,10 @@ def compute_loss(
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate toward the teacher, KL to the reference and entropy bonus; tensors are [N] over the trainable
-    tokens. The metric `train/opd_reverse_kl` estimates KL(π_rollout ‖ π_T): what is left to learn."""
-    toward_teacher = distillation_advantage(teacher_logprobs, rollout_logprobs, has_teacher)
+    tokens, teacher and rollout being compared at temperature 1. The metric `train/opd_reverse_kl` estimates
+    KL(π_rollout ‖ π_T): what is left to learn."""
+    toward_teacher = distillation_advantage(
+        teacher_logprobs, untempered_rollout_logprobs, has_teacher, config["teacher_gap_clip"]
+    )
     loss, metrics = policy_objective(config["w_opd"] * toward_teacher)
     return loss, {**metrics, "train/opd_reverse_kl": -sum_of_sample_mean(toward_teacher)}

@@ -20,7 +20,7 @@ def compute_loss(
     has_teacher: Tensor,
     teacher_topk_ids: Tensor,
     teacher_topk_logprobs: Tensor,
-    policy_topk_logprobs: Callable[..., Tensor],
+    policy_topk_and_tail_logprobs: Callable[..., tuple[Tensor, Tensor]],
     policy_objective: Objective,
     sum_of_sample_mean: Callable[[Tensor], Tensor],
     config: Mapping[str, Any],
@@ -36,11 +36,8 @@ def compute_loss(
         raise PluginError("openclaw-opd/custom_loss_topk.py compares k ids a token: give --teacher-top-k, e.g. 50")
     # nothing is learned from the sampled token by itself
     regularisers, metrics = policy_objective(torch.zeros_like(rollout_logprobs))
-    divergence = binned_divergence(
-        policy_topk_logprobs(teacher_topk_ids, temperature=1.0),
-        teacher_topk_logprobs,
-        (teacher_topk_ids >= 0) & has_teacher[:, None],
-        config["teacher_divergence"],
-    )
+    support = (teacher_topk_ids >= 0) & has_teacher[:, None]
+    policy, tail = policy_topk_and_tail_logprobs(teacher_topk_ids, temperature=1.0)
+    divergence = binned_divergence(policy, teacher_topk_logprobs, support, config["teacher_divergence"], tail)
     distillation = config["w_opd"] * sum_of_sample_mean(divergence)
     return distillation + regularisers, {**metrics, "loss/opd": distillation.detach()}

@@ -67,7 +67,7 @@ def fields(level: Level | None = None) -> tuple[Field, ...]:
 register_field("loss_mask", level="token", dtype="bool", fill=0, meaning="1 where the token trains")
 register_field("rollout_logprobs", level="token", meaning="log-prob when it was sampled, as the engine gave it")
 register_field("policy_versions", level="token", dtype="int64", fill=-1, meaning="weights version that sampled it")
-register_field("teacher_logprobs", level="token", meaning="log-prob under the hint-augmented prompt")
+register_field("teacher_logprobs", level="token", meaning="log-prob under the hint-augmented prompt, at temperature 1")
 register_field("has_teacher", level="token", dtype="bool", fill=0, meaning="1 where teacher_logprobs were measured")
 register_field("has_reward", level="token", dtype="bool", fill=1, meaning="0 where its turn has a hint and no score")
 register_field("turn_index", level="token", dtype="int64", fill=-1, meaning="which of the sample's turns sampled it")
@@ -79,6 +79,12 @@ register_field(
 )
 register_field(
     "proximal_logprobs", level="token", fill=math.nan, meaning="log-prob at the start of the batch, of several steps"
+)
+register_field(
+    "proximal_at_one",
+    level="token",
+    fill=math.nan,
+    meaning="the same at temperature 1, where a teacher is compared with tokens that were sampled at another",
 )
 register_field("reference_kl", level="token", meaning="KL to the reference at the start of the batch, for the reward")
 register_field("outcome", level="sample", meaning="what the whole trajectory came to; step_wise adds it to each step")

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from slime.algorithms.distillation import binned_divergence, distillation_advantage, item_surrogate, with_tail
+from slime.trainers.torch.head import TokenHead
 
 KINDS = ("reverse_kl", "forward_kl", "js")
 
@@ -94,6 +95,39 @@ def test_bins_never_exaggerate_and_what_is_outside_the_support_is_not_read(kind:
     assert torch.isfinite(gradient).all()
     assert (gradient[~support] == 0).all()
     assert binned_divergence(policy[:, :5], policy[:, :5], support, kind).abs().max() < 1e-15  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_nearly_certain_policy_has_the_exact_gradient(kind: str):
+    """A gap of 20 between logits: in float32 nothing is left of 1 − p, and everything of the tail's own logits."""
+    logits = torch.tensor([[20.0, 0.0, 0.0]], requires_grad=True)
+    teacher = torch.tensor([[0.3, 0.35, 0.35]]).log()
+    head = TokenHead(logits, lambda hidden: hidden, torch.ones(1), 3)
+    policy, tail = head.topk_and_tail_logprobs(torch.tensor([[0]]))
+    ours = binned_divergence(policy, teacher[:, :1], torch.tensor([[True]]), kind, tail)  # type: ignore[arg-type]
+    [gradient] = torch.autograd.grad(ours.sum(), logits)
+    wide = logits.detach().double().requires_grad_()
+    [exact] = torch.autograd.grad(dense(torch.log_softmax(wide, -1), teacher.double(), kind).sum(), wide)
+    assert gradient[0].tolist() == pytest.approx(exact[0].tolist(), rel=1e-4, abs=1e-7)
+
+
+def test_without_its_tail_a_certain_policy_still_has_a_gradient():
+    leaf = torch.zeros(1, 1, requires_grad=True)  # log 1
+    got = binned_divergence(leaf, torch.tensor([[0.3]]).log(), torch.tensor([[True]]), "forward_kl")
+    [gradient] = torch.autograd.grad(got.sum(), leaf)
+    assert gradient.item() > 1e5
+
+
+def test_a_token_without_a_support_is_no_divergence():
+    tail = torch.tensor([-3.0], requires_grad=True)
+    got = binned_divergence(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool), policy_tail=tail)
+    [gradient] = torch.autograd.grad(got.sum(), tail)
+    assert (got.item(), gradient.item()) == (0.0, 0.0)
+
+
+def test_a_teacher_that_finds_a_token_impossible_is_held():
+    gap = distillation_advantage(torch.tensor([-30.0]), torch.tensor([-1.0]), torch.tensor([True]), clip=10.0)
+    assert gap.item() == -10.0
 
 
 def test_the_surrogate_of_items_by_hand():

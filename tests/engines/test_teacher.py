@@ -193,6 +193,13 @@ def test_an_id_that_was_not_told_is_as_likely_as_it_can_be_at_most():
     assert support_row(teacher, policy, 2, "overlap") == ((1, NO_ID), (math.log(0.6), 0.0), (math.log(0.3), 0.0))
 
 
+def test_ids_that_were_not_told_share_what_the_others_leave():
+    told = Favourites((1, 2), tuple(map(math.log, (0.9, 0.06))))
+    row = tuple(told.of((1, 3, 4, 5)))
+    assert row == pytest.approx([math.log(p) for p in (0.9, 0.04 / 3, 0.04 / 3, 0.04 / 3)])
+    assert sum(map(math.exp, row)) < 1
+
+
 async def test_the_deadline_covers_all_hints_together(chat: ChatFormat):
     class Hanging(FixedEngine):
         async def score(

@@ -71,7 +71,7 @@ def learner(
 
 
 def hook(function: Any) -> LossHook:
-    return LossHook(NamedCall.match(function, LOSS.names | {"has_teacher": "has_teacher"}))
+    return LossHook(NamedCall.match(function, LOSS.names | {n: n for n in ("has_teacher", "temperature")}))
 
 
 def test_log_probs_of_k_ids_are_those_of_a_forward_pass(policy_dir: Path) -> None:
@@ -96,8 +96,19 @@ def test_log_probs_of_k_ids_are_those_of_a_forward_pass(policy_dir: Path) -> Non
 
 
 def test_the_advantage_of_distillation_is_the_teachers_log_prob_less_the_behaviours(policy_dir: Path) -> None:
-    def by_hand(policy_logprobs, rollout_logprobs, teacher_logprobs, has_teacher, sum_of_sample_mean):
-        advantages = 0.5 * (teacher_logprobs - rollout_logprobs) * has_teacher
+    def by_hand(
+        policy_logprobs,
+        rollout_logprobs,
+        teacher_logprobs,
+        has_teacher,
+        temperature,
+        policy_topk_logprobs,
+        sum_of_sample_mean,
+    ):
+        everything = torch.arange(VOCAB_SIZE).expand(len(policy_logprobs), -1)
+        partition = [policy_topk_logprobs(everything, temperature=t)[:, :1].detach() for t in (1.0, None)]
+        at_one = rollout_logprobs * temperature + (partition[0] - temperature[:, None] * partition[1])[:, 0]
+        advantages = 0.5 * (teacher_logprobs - at_one) * has_teacher
         ratio = torch.exp(policy_logprobs - rollout_logprobs)
         bounded = ratio.clamp(0.8, 1.28)
         return sum_of_sample_mean(torch.maximum(-ratio * advantages, -bounded * advantages))
@@ -151,6 +162,61 @@ def test_a_turn_without_a_score_has_no_advantage_of_its_own_and_moves_no_baselin
     alone = trainer_of(policy_dir, loss_fn=hook(compute_loss))
     alone.train(batch_of([scored]))
     assert trainer._baseline.state() == alone._baseline.state()
+
+
+def sampled_by(policy_dir: Path, temperature: float, number: int = 4) -> list[Sample]:
+    """On-policy samples at a temperature, without a reward, whose teacher is the policy itself."""
+
+    def logprobs(sample: Sample, at: float) -> list[float]:
+        return [0.0, *logprobs_of(policy_dir, sample.token_ids, at).tolist()]
+
+    samples = [
+        dataclasses.replace(s, values={"reward": 0.0, "temperature": temperature}) for s in random_samples(number)
+    ]
+    return with_streams(
+        samples,
+        rollout_logprobs=lambda s: logprobs(s, temperature),
+        teacher_logprobs=lambda s: logprobs(s, 1.0),
+        has_teacher=lambda s: s.streams["loss_mask"],
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.4])
+@pytest.mark.parametrize("path", [OPD / "custom_loss.py", COMBINE / "custom_loss.py"])
+def test_a_teacher_that_is_the_policy_has_no_gradient_at_any_temperature(
+    policy_dir: Path, path: Path, temperature: float
+) -> None:
+    loss = {"kl_loss_coef": 0.0}
+    agreed = sampled_by(policy_dir, temperature)
+    hinted = with_streams(agreed, teacher_logprobs=lambda s: [lp + 0.5 for lp in s.streams["teacher_logprobs"]])
+    none, some = (
+        sum(float(g.double().square().sum()) for g in gradients_of(learner(policy_dir, path, loss=loss), b).values())
+        for b in map(batch_of, (agreed, hinted))
+    )
+    assert none**0.5 < 1e-5 * some**0.5
+
+
+def test_in_several_steps_the_policy_at_their_start_is_what_a_teacher_is_compared_with(policy_dir: Path) -> None:
+    seen: list[torch.Tensor] = []
+
+    def compute_loss(policy_logprobs, untempered_rollout_logprobs, teacher_logprobs, sum_of_sample_mean):
+        seen.append((teacher_logprobs - untempered_rollout_logprobs).abs().max())
+        return sum_of_sample_mean(-policy_logprobs)
+
+    trainer = trainer_of(policy_dir, loss_fn=hook(compute_loss), num_steps_per_rollout=3)
+    trainer.train(batch_of(sampled_by(policy_dir, 0.6, number=9)))
+    assert len(seen) == 3
+    assert max(seen) < 1e-4
+
+
+def test_where_no_teacher_spoke_its_log_probs_are_the_policys(policy_dir: Path) -> None:
+    def compute_loss(policy_logprobs, teacher_logprobs, advantage_mask, sum_of_sample_mean):
+        assert torch.equal(teacher_logprobs[advantage_mask == 0], policy_logprobs.detach()[advantage_mask == 0])
+        assert not teacher_logprobs.requires_grad
+        assert set(advantage_mask.tolist()) == {0.0, 1.0}
+        return sum_of_sample_mean(policy_logprobs)
+
+    trainer_of(policy_dir, loss_fn=hook(compute_loss)).train(batch_of(one_teacher_in_two(random_samples(6))))
 
 
 def with_top_ids(samples: Sequence[Sample], k: int) -> list[Sample]:

@@ -19,6 +19,7 @@ from learners import (
     trainer_of,
     write_policy,
 )
+from slime.errors import WeightsError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import LOSS
 from slime.plugins.losses import LossHook
@@ -100,6 +101,23 @@ def test_logprobs_of_models_that_are_built_otherwise(name: str, tmp_path: Path) 
             parameter.data += 0.08 * torch.randn_like(parameter)
     model.save_pretrained(tmp_path)
     check_logprobs(tmp_path, random_samples(5))
+
+
+def test_a_long_neighbour_does_not_change_how_a_short_documents_positions_are_scaled(tmp_path: Path) -> None:
+    factors = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 16}
+    scaling = {"rope_type": "longrope", "rope_theta": 10_000.0, "factor": 4.0, **factors}
+    write_policy(tmp_path, max_position_embeddings=64, rope_parameters=scaling)
+    samples = [s for s in random_samples(12) if len(s.token_ids) not in (17, 18)]  # not where one token more decides
+    assert {len(s.token_ids) > 17 for s in samples} == {True, False}
+    check_logprobs(tmp_path, samples)
+
+
+def test_positions_that_are_scaled_by_what_was_fed_before_are_refused(tmp_path: Path) -> None:
+    scaling = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
+    write_policy(tmp_path, max_position_embeddings=16, rope_parameters=scaling)
+    with pytest.raises(WeightsError, match=r"RoPE of type dynamic .* set rope_type to yarn") as caught:
+        trainer_of(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,42 @@ def test_a_published_loss_runs_unchanged_and_packing_cannot_change_it(policy_dir
     assert any(bool(gradient.any()) for gradient in whole.values())
 
 
+@pytest.mark.parametrize("name", ["custom_opd_loss.py", "hybrid_loss.py"])
+def test_a_published_loss_learns_nothing_from_a_teacher_that_did_not_speak(policy_dir: Path, name: str) -> None:
+    untaught = [dataclasses.replace(s, values={**s.values, "reward": 0.0}) for s in random_samples(6)]
+    trainer = trainer_of(policy_dir, loss={"kl_loss_coef": 0.0}, loss_fn=load_loss(str(PUBLISHED / name)))
+    assert not any(bool(gradient.any()) for gradient in gradients_of(trainer, batch_of(untaught)).values())
+    report = trainer.train(batch_of(untaught))
+    assert report.skipped == "nothing to learn: the gradient is zero"
+
+
+def test_a_published_loss_learns_the_same_whether_or_not_untaught_samples_are_beside(policy_dir: Path) -> None:
+    samples = [dataclasses.replace(s, trajectory_id="") for s in random_samples(6)]
+    taught, untaught = with_teacher(samples[:3]), samples[3:]
+    loss_fn = load_loss(str(PUBLISHED / "custom_opd_loss.py"))
+    alone, among = (
+        gradients_of(trainer_of(policy_dir, loss_fn=loss_fn), batch_of(batch)) for batch in (taught, taught + untaught)
+    )
+    halved = {name: gradient / 2 for name, gradient in alone.items()}  # a mean over twice as many samples
+    assert relative_difference(among, halved) < 1e-5
+
+
+@pytest.mark.parametrize("correction", ["tis", "decoupled"])
+def test_the_proximal_policy_is_the_one_at_the_start_of_the_update(policy_dir: Path, correction: str) -> None:
+    seen: list[float] = []
+
+    def compute_loss(policy_logprobs, proximal_logprobs, sum_of_sample_mean):
+        seen.append(float((policy_logprobs - proximal_logprobs).detach().abs().max()))
+        return sum_of_sample_mean(-torch.exp(policy_logprobs - proximal_logprobs))
+
+    trainer = trainer_of(
+        policy_dir, loss={"behaviour_correction": correction}, loss_fn=hook(compute_loss), num_steps_per_rollout=3
+    )
+    trainer.train(batch_of(random_samples(9)))
+    assert seen[0] < 1e-5
+    assert all(difference > 0.01 for difference in seen[1:])
+
+
 def test_a_mean_of_its_own_is_the_mean_over_tokens_then_trajectories(policy_dir: Path) -> None:
     """A loss that takes `.mean()` has the gradient of the same loss through `sum_of_sample_mean`."""
     batch = batch_of(random_samples(6))

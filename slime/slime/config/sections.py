@@ -151,6 +151,7 @@ class LossConfig:
     w_rl: float = option(1.0, "openclaw-combine: weight of the reward's advantage", env=("OPENCLAW_COMBINE_W_RL", "OPENCLAW_TOPK_W_RL"), ge=0)
     w_opd: float = option(1.0, "openclaw-opd, openclaw-combine: weight of the teacher's", env=("OPENCLAW_COMBINE_W_OPD", "OPENCLAW_TOPK_W_OPD"), ge=0)
     teacher_divergence: Literal["reverse_kl", "forward_kl", "js"] = option("reverse_kl", "top-k distillation: what is made small between policy and teacher")
+    teacher_gap_clip: float = option(10.0, "token-level distillation: bound on teacher less policy log-prob of a sampled token; 0: none", ge=0)
     teacher_advantage_clip: float = option(1.0, "top-k selection: bound on teacher less policy log-prob of one id", env=("OPENCLAW_TOPK_ADV_DIFF_CLIP",), gt=0)
     calculate_per_token_loss: bool = option(False, "average over all tokens of a step instead of over each trajectory first")
     dr_grpo_length: int = option(1024, "dr_grpo: tokens that every trajectory's sum is divided by", ge=1)

@@ -127,6 +127,8 @@ def _stream(sample: Sample, declared: Field, trainable: Tensor, width: int | Non
     if declared.level == "sample":
         return torch.full((len(trainable),), sample.values.get(declared.name, declared.fill), dtype=dtype)
     stream = sample.streams.get(declared.name)
+    if stream is None and declared.name == "has_teacher" and "teacher_logprobs" in sample.streams:
+        return torch.ones(len(trainable), dtype=dtype)  # what brings a teacher's log-probs has a teacher
     if stream is None:
         shape = (len(trainable),) if width is None else (len(trainable), width)
         return torch.full(shape, declared.fill, dtype=dtype)

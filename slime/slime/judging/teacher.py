@@ -43,8 +43,8 @@ class TopIds:
 
     Attributes:
         ids: [T][k]; `NO_ID` where the support has fewer.
-        teacher_logprobs, policy_logprobs: [T][k], 0 beside `NO_ID`. Of an id outside what a model's engine told, the
-            largest it can be: that of the last id told, or all that the ids told leave.
+        teacher_logprobs, policy_logprobs: [T][k], 0 beside `NO_ID`. Of ids outside what a model's engine told, an
+            equal share of all that the ids told leave, and no more than that of the last id told.
     """
 
     ids: tuple[tuple[int, ...], ...]
@@ -194,11 +194,12 @@ class Favourites:
     logprobs: Sequence[float]
 
     def of(self, wanted: Sequence[int]) -> Iterator[float]:
-        """The log-prob of each id; of one that is not among them, the largest it can be."""
+        """The log-prob of each id; those that are not among them share what is left, so that the sum stays below 1."""
         known: Mapping[int, float] = dict(zip(self.ids, self.logprobs, strict=True))
+        num_unknown = sum(token_id not in known for token_id in wanted)
         left = max(1.0 - math.fsum(map(math.exp, self.logprobs)), 1e-9)
-        bound = min(math.log(left), *self.logprobs)
-        return (known.get(token_id, bound) for token_id in wanted)
+        share = min(math.log(left / max(1, num_unknown)), *self.logprobs)
+        return (known.get(token_id, share) for token_id in wanted)
 
 
 Row = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]

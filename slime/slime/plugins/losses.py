@@ -73,6 +73,11 @@ class LossHook:
                 "out: use --kl-loss-coef"
             )
 
+    @property
+    def divides_by_its_mask(self) -> bool:
+        """Whether it is a mean over the tokens that a teacher spoke of, as published: without any it is 0 / 0."""
+        return "advantage_mask" in self.asks_for and not self.is_sum_over_samples
+
     def __call__(self, values: Mapping[str, Any]) -> tuple[Tensor, dict[str, float]]:
         """The loss of one micro-batch and its metrics.
 
@@ -114,7 +119,15 @@ def load_loss(path: str) -> LossHook:
     load_object(path, LOSS.default_names, flag=LOSS.flag)  # the file may register fields, which are on offer then
     names = {**same(*(field.name for field in fields())), **LOSS.names}
     hook = dataclasses.replace(LOSS, names=names, provided={"compute_gae": _published_compute_gae})
-    return LossHook(load_hook(hook, path))
+    return LossHook(_as_published(load_hook(hook, path)))
+
+
+def _as_published(call: NamedCall) -> NamedCall:
+    """Have a published distillation loss, which differentiates what it makes of teacher and student, compare like with
+    like: the teacher at the student's temperature, and the student itself where no teacher spoke."""
+    if "student_logprobs" not in call.keyword or "teacher_logprobs" not in call.keyword:
+        return call
+    return dataclasses.replace(call, keyword={**call.keyword, "teacher_logprobs": "tempered_teacher_logprobs"})
 
 
 def _number(place: str, name: Any, value: Any) -> float:

@@ -19,6 +19,9 @@ from slime.algorithms.losses import entropy, exact_kl
 CHUNK_ELEMENTS = 1 << 26
 """Logits held at once: 256 MB of float32."""
 
+_NEVER = -1e30
+"""A logit of probability 0; of −∞ alone no logarithm of a sum has a gradient."""
+
 
 @dataclass(frozen=True)
 class TokenHead:
@@ -56,10 +59,21 @@ class TokenHead:
             ids: one below 0 stands for none; what is given beside it is not to be read.
             temperature: of the distribution that is asked about; each sample's own unless given.
         """
-        temperatures = self.temperatures if temperature is None else torch.full_like(self.temperatures, temperature)
-        head = replace(self, temperatures=temperatures)
-        (logprobs,) = head._chunked(functools.partial(_topk_logprobs, ids=ids.clamp(min=0)))
+        (logprobs,) = self._at(temperature)._chunked(functools.partial(_topk_logprobs, ids=ids.clamp(min=0)))
         return logprobs
+
+    def topk_and_tail_logprobs(self, ids: Tensor, temperature: float | None = None) -> tuple[Tensor, Tensor]:
+        """As `topk_logprobs`, and the log-prob of all other ids together, [N], from the logits themselves.
+
+        One less the sum of k probabilities is rounding where the policy is nearly certain; this is not.
+        """
+        logprobs, tail = self._at(temperature)._chunked(functools.partial(_topk_and_tail, ids=ids))
+        return logprobs, tail
+
+    @torch.no_grad()
+    def untempered_logprobs(self, targets: Tensor) -> Tensor:
+        """Log-prob of each target at temperature 1, [N], without gradient."""
+        return self._at(1.0).logprobs_and_entropy(targets)[0]
 
     def entropy(self) -> Tensor:
         """The entropy of each distribution, [N], with gradient."""
@@ -72,6 +86,12 @@ class TokenHead:
             lambda head, start, end: (exact_kl(head.logits(), reference.part(start, end).logits()),)
         )
         return divergence
+
+    def _at(self, temperature: float | None) -> TokenHead:
+        """The head at one temperature for all tokens; itself if None."""
+        if temperature is None:
+            return self
+        return replace(self, temperatures=torch.full_like(self.temperatures, temperature))
 
     def _chunked(self, function: Callable[[TokenHead, int, int], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Apply to a chunk of tokens at a time, and put the results together."""
@@ -89,6 +109,15 @@ class TokenHead:
 def _topk_logprobs(head: TokenHead, start: int, end: int, ids: Tensor) -> tuple[Tensor]:
     logits = head.logits()
     return (logits.gather(-1, ids[start:end]) - torch.logsumexp(logits, dim=-1, keepdim=True),)
+
+
+def _topk_and_tail(head: TokenHead, start: int, end: int, ids: Tensor) -> tuple[Tensor, Tensor]:
+    logits, ids = head.logits(), ids[start:end]
+    normaliser = torch.logsumexp(logits, dim=-1)
+    logprobs = logits.gather(-1, ids.clamp(min=0)) - normaliser[:, None]
+    padded = torch.nn.functional.pad(logits, (0, 1), value=_NEVER)  # the last column takes what stands for no id
+    others = padded.scatter(-1, ids.where(ids >= 0, logits.shape[-1]), _NEVER)
+    return logprobs, torch.logsumexp(others, dim=-1) - normaliser
 
 
 def _logprobs_and_entropy(head: TokenHead, start: int, end: int, targets: Tensor) -> tuple[Tensor, Tensor]:

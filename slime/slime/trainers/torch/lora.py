@@ -71,10 +71,19 @@ class LoraLayers:
             for layer in self._layers.values():
                 layer.enable_adapters(True)
 
-    def train_dropout(self) -> None:
-        """Let dropout drop, in the adapter and nowhere else."""
+    def train_dropout(self, mode: bool = True) -> None:
+        """Let dropout drop, in the adapter and nowhere else; or not."""
         for layer in self._layers.values():
-            layer.lora_dropout.train()
+            layer.lora_dropout.train(mode)
+
+    @contextlib.contextmanager
+    def without_dropout(self) -> Iterator[None]:
+        """The adapter as engines apply it; for what needs no gradient."""
+        self.train_dropout(False)
+        try:
+            yield
+        finally:
+            self.train_dropout(True)
 
     def adapter(self) -> Adapter:
         """The adapter as it is now, sharing memory with the model."""

@@ -94,7 +94,21 @@ class Policy:
         self.model.train()  # transformers recomputes in training mode only; dropout is off all the same
 
     def hidden_states(self, flat: FlatBatch) -> Tensor:
-        """The last hidden states of every fed token: [T, H]."""
+        """The last hidden states of every fed token: [T, H].
+
+        Their value is always the one without dropout, which is the model that samples: ratios, KL, values and metrics
+        are made of it. Dropout acts on the gradient alone, at the price of a second pass.
+        """
+        if self.lora is None or self._settings is None or not self._settings.lora_dropout:
+            return self._forward(flat)
+        with torch.no_grad(), self.lora.without_dropout():
+            hidden = self._forward(flat)
+        if not torch.is_grad_enabled():
+            return hidden
+        dropped = self._forward(flat)
+        return hidden + (dropped - dropped.detach())
+
+    def _forward(self, flat: FlatBatch) -> Tensor:
         with torch.autocast(self.device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32):
             if self.is_flat:
                 return self._body(flat.token_ids, flat.position_ids, document_lens=flat.document_lens)
@@ -185,10 +199,17 @@ class Policy:
             difference = (self._project(hidden).float() - expected).abs().max()
             return bool(difference <= tolerance * expected.abs().max())
 
+        # Its factors are those of the longest document of a pass, which two short documents cannot show.
+        kinds_of_rope = _kinds_of_rope(self.model)
+        if "dynamic" in kinds_of_rope:
+            raise WeightsError(
+                f"{name}: RoPE of type dynamic scales positions by the longest text that was fed before, so no "
+                "log-prob can be computed twice: set rope_type to yarn or linear in its config.json"
+            )
         register_document_attention()
         self.model.set_attn_implementation(DOCUMENTS)
         try:
-            self.is_flat = is_same(document_lens=_PROBE_LENS)
+            self.is_flat = "longrope" not in kinds_of_rope and is_same(document_lens=_PROBE_LENS)
         except (TrainerError, TypeError):  # attention of another kind, or a forward that takes no further keywords
             self.is_flat = False
         if self.is_flat:
@@ -234,6 +255,15 @@ def load_model(model_dir: Path, dtype: torch.dtype) -> Any:
             module.p = 0.0  # log-probs must be those of the model that sampled
     model.eval()
     return model
+
+
+def _kinds_of_rope(model: Any) -> set[str]:
+    """How a model's rotary embeddings are scaled, e.g. `{"default"}`; some have a kind for each type of layer."""
+    kinds: set[str] = set()
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        kinds |= set(kind.values()) if isinstance(kind, dict) else {kind} if isinstance(kind, str) else set()
+    return kinds
 
 
 def _logit_shaping(config: Any) -> Callable[[Tensor], Tensor]:

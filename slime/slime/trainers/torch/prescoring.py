@@ -2,7 +2,8 @@
 
     Batch ─ rows ─ plan ─▶ this rank's micro-batches ─ score ─▶ streams ─ sum over ranks ─▶ Batch with streams
 
-    proximal_logprobs   where a batch is split into several steps and the ratio is not taken to the behaviour alone
+    proximal_logprobs   where a batch is split into several steps, and the correction or the loss reads them
+    proximal_at_one     where it is, and the loss compares a teacher with tokens that were not sampled at 1
     reference_kl        where the KL to the reference is part of the reward
     old_values          where there is a critic
 
@@ -28,6 +29,8 @@ from slime.trainers.torch.ranks import Ranks
 from slime.trainers.torch.values import ScoredBatch
 from slime.types import Batch, Sample
 
+_OF_TEACHERS = {"untempered_rollout_logprobs", "tempered_teacher_logprobs", "batch"}
+
 
 class Prescorer:
     """Gives the samples of a batch the streams that its losses and advantages need beforehand, if any.
@@ -50,9 +53,12 @@ class Prescorer:
         self._critic = critic
         self._ranks = ranks
         self._max_tokens = trainer.max_tokens_per_gpu
-        asks_for_proximal = loss.behaviour_correction != "tis" or "batch" in loss_fn.asks_for
+        asks_for_teacher = bool(loss_fn.asks_for & _OF_TEACHERS)
+        asks_for_proximal = asks_for_teacher or "proximal_logprobs" in loss_fn.asks_for
+        has_several_steps = trainer.num_steps_per_rollout > 1
         needed = {
-            "proximal_logprobs": trainer.num_steps_per_rollout > 1 and asks_for_proximal,
+            "proximal_logprobs": has_several_steps and (asks_for_proximal or loss.behaviour_correction != "tis"),
+            "proximal_at_one": has_several_steps and asks_for_teacher,
             "reference_kl": loss.kl_coef > 0,
             "old_values": critic is not None,
         }
@@ -91,6 +97,8 @@ class Prescorer:
         """[names, N] over a micro-batch's trainable tokens."""
         scored = self._score(micro, [row.num_trainable for row in micro])
         streams = {"proximal_logprobs": scored.policy_logprobs}
+        if "proximal_at_one" in self.names:
+            streams["proximal_at_one"] = scored.policy_head.untempered_logprobs(scored.flat.targets)
         if self._critic is not None:
             streams["old_values"] = self._critic.values(scored.flat, scored.hidden)
         if "reference_kl" in self.names:

@@ -90,6 +90,8 @@ class Scorer:
         total = scored.policy_logprobs.new_zeros(())
         metrics: Counter[str] = Counter()
         for document in scored.documents():
+            if self._loss_fn.divides_by_its_mask and not bool(document.flat.streams["has_teacher"].any()):
+                continue
             share = float(document.weights.sum())
             loss, parts = self._loss_fn(LossValues(document, self._settings, self._hooks))
             total = total + share * loss

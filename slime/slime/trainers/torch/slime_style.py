@@ -33,7 +33,7 @@ def batch(values: Mapping[str, Any], flat: FlatBatch) -> dict[str, Any]:
         "log_probs": values["proximal_logprobs"],
         "ref_log_probs": values["reference_logprobs"],
         "rollout_log_probs": values["rollout_logprobs"],
-        "teacher_log_probs": values["teacher_logprobs"],
+        "teacher_log_probs": values["tempered_teacher_logprobs"].detach(),
         "advantages": values["advantages"],
         "returns": values["returns"],
         "values": values["old_values"],

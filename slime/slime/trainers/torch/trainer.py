@@ -145,7 +145,8 @@ class TorchTrainer:
                 self._critic.discard()
             raise
         reasons = [reason for _, reason in results if reason]
-        metrics |= {name: statistics.fmean(m[name] for m, _ in results) for name in results[0][0]}
+        names = dict.fromkeys(name for found, _ in results for name in found)
+        metrics |= {name: statistics.fmean(found[name] for found, _ in results if name in found) for name in names}
         metrics["train/skipped_steps"] = float(self._optimizer.num_skipped)
         if len(reasons) == len(results):
             self._baseline.restore(before)
@@ -307,7 +308,7 @@ class TorchTrainer:
         with torch.set_grad_enabled(self._trains_policy):
             scored = self._scorer.score(micro, sizes)
             loss, metrics = self._scorer.evaluate(scored)
-        if self._trains_policy:
+        if self._trains_policy and loss.requires_grad:  # nothing depends on the policy where no teacher spoke
             (loss / divisor).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             mismatch = (scored.policy_logprobs - scored.flat.streams["rollout_logprobs"]).abs()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slime.algorithms.distillation import untempered
 from slime.algorithms.objective import policy_objective
 from slime.algorithms.reductions import sum_of_means
 from slime.data.rows import FlatBatch
@@ -97,12 +98,17 @@ class LossValues(Mapping[str, Any]):
         } | {
             "policy_logprobs": lambda: scored.policy_logprobs,
             "proximal_logprobs": self._proximal_logprobs,
+            "untempered_rollout_logprobs": self._untempered_rollout_logprobs,
+            "teacher_logprobs": lambda: self._teacher_logprobs(flat.streams["teacher_logprobs"]).detach(),
+            "tempered_teacher_logprobs": self._tempered_teacher_logprobs,
+            "advantage_mask": lambda: flat.streams["has_teacher"].float(),
             "reference_logprobs": self._reference_logprobs,
             "sequence_index": self._sequence_index,
             "sample_index": lambda: torch.arange(len(flat.counts), device=device).repeat_interleave(
                 torch.tensor(flat.counts, device=device)
             ),
             "policy_topk_logprobs": lambda: scored.policy_head.topk_logprobs,
+            "policy_topk_and_tail_logprobs": lambda: scored.policy_head.topk_and_tail_logprobs,
             "compute_entropy": lambda: scored.policy_head.entropy,
             "compute_full_kl": lambda: self._full_kl,
             "sum_of_sample_mean": lambda: self.sum_of_sample_mean,
@@ -164,6 +170,29 @@ class LossValues(Mapping[str, Any]):
         now = self._scored.policy_logprobs.detach()
         known = self._scored.flat.streams["proximal_logprobs"]
         return torch.where(known.isnan(), now, known)
+
+    def _untempered_rollout_logprobs(self) -> Tensor:
+        """The behaviour's at temperature 1, as a teacher's are; the engine's own numbers where it sampled at 1."""
+        streams = self._scored.flat.streams
+        rollout, temperatures = streams["rollout_logprobs"], streams["temperature"]
+        if bool((temperatures == 1).all()):
+            return rollout
+        at_one = streams["proximal_at_one"]
+        if bool(at_one.isnan().any()):  # no step was made since the batch began
+            at_one = self._scored.policy_head.untempered_logprobs(self._scored.flat.targets)
+        return untempered(rollout, self._proximal_logprobs(), at_one, temperatures)
+
+    def _tempered_teacher_logprobs(self) -> Tensor:
+        """The teacher's, moved as the temperature moved the behaviour's, to be compared with the policy's.
+
+        Where no teacher spoke they are the policy's, with gradient, so that whatever is made of the difference is 0.
+        """
+        streams = self._scored.flat.streams
+        moved = streams["rollout_logprobs"] - self._untempered_rollout_logprobs()
+        return self._teacher_logprobs(streams["teacher_logprobs"] + moved)
+
+    def _teacher_logprobs(self, measured: Tensor) -> Tensor:
+        return torch.where(self._scored.flat.streams["has_teacher"], measured, self._scored.policy_logprobs)
 
     def _sequence_index(self) -> Tensor:
         """Numbers the replies: the turns of each sample, or the sample where its tokens have no turns."""
