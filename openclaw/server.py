@@ -18,6 +18,7 @@ import gc
 import ipaddress
 import json
 import logging
+import os
 import signal
 import socket
 import sys
@@ -28,6 +29,7 @@ from typing import Any
 import uvicorn
 import uvloop
 from slime.chat import ChatFormat
+from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
 from slime.config.sections import Config, EngineConfig, ServerConfig
@@ -80,6 +82,7 @@ async def serve(config: Config) -> None:
         EngineUnavailable: the engine does not start, or dies again and again.
     """
     check_exposure(config.server)
+    _check_gpus(config)
     model = load_model(config)
     with bind(config.server) as listener:
         capture = open_capture(config.server)
@@ -109,6 +112,16 @@ async def serve(config: Config) -> None:
         finally:
             await pool.close()
             await capture.close()
+
+
+def _check_gpus(config: Config) -> None:
+    """Raise a ConfigError where the engine's GPUs are not on this machine."""
+    gpus = config.engine.engine_gpus
+    if gpus and (config.model.device == "cpu" or config.engine.engine_url):
+        where = "an attached engine has its own" if config.engine.engine_url else "--device cpu"
+        log.warning("--engine-gpus %s has no effect: %s", gpus, where)
+    elif gpus:
+        check_gpus({"--engine-gpus": gpus}, os.environ)
 
 
 def _behind(config: Config, engine_urls: Sequence[str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from slime.chat import ChatFormat
 from slime.cluster.children import Child, CommandActor
 from slime.cluster.fleet import Fleet
 from slime.cluster.learner import RankedLearner
+from slime.cluster.placement import on_cpu
 from slime.cluster.session import ray_session
 from slime.cluster.teaching import teaching
 from slime.config import Config
@@ -43,9 +44,9 @@ from slime.judging.relative import RelativeJudge, SiblingJudge
 from slime.judging.rule import RuleJudge
 from slime.monitor import Monitor, configure_logging
 from slime.pipeline import Pipeline
-from slime.preflight import PROG, Plan, check
+from slime.preflight import PROG, Plan, asks_a_model, check
 from slime.protocols import Judge
-from slime.rollout.hindsight import hint_reader, hint_source
+from slime.rollout.hindsight import hint_source
 from slime.rollout.judges import judge_model_at, renderer
 from slime.rollout.offline import import_conversations
 from slime.rollout.slime_calls import batches_of
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
     try:
         configure_logging(config.server.log_level, run_dir / "logs" / "training.log")
         plan = check(config)
+        config = on_cpu(config)
         with ray_session(config.cluster, Path.cwd()):
             asyncio.run(_until_signalled(train(config, plan)))
     except OpenClawError as error:
@@ -98,11 +100,11 @@ async def train(config: Config, plan: Plan) -> None:
             supervised.append(server.supervise)
         stack.push_async_callback(learner.stop)
         model = None
-        if _asks_a_model(config, plan):
-            model = await stack.enter_async_context(_judge_model(config, fleet, log_dir))
+        if asks_a_model(config, plan.sampling):
+            model = await stack.enter_async_context(_judge_model(config, fleet, plan.placement.judge, log_dir))
         hindsight: dict[str, Any] = {}
         if plan.rollout.asks_for & {"teacher", "hint_source"}:  # a teacher may be an engine of its own
-            teacher = await stack.enter_async_context(teaching(config, fleet, log_dir))
+            teacher = await stack.enter_async_context(teaching(config, fleet, plan.placement.teacher, log_dir))
             hindsight = {"teacher": teacher, "hint_source": hint_source(config, model)}
         is_offline = bool(config.rollout.data_path)
         store = await stack.enter_async_context(Store.open(config.server.rl_buffer_dir, appends=is_offline))
@@ -205,12 +207,6 @@ async def _until_ready(url: str) -> None:
     raise EngineUnavailable(f"the server did not answer at {url} within {_SERVER_START_S:g} s; see logs/server.log")
 
 
-def _asks_a_model(config: Config, plan: Plan) -> bool:
-    """Whether verdicts or hints are a language model's."""
-    is_judge = plan.reward is None and config.judge.judge == "llm"
-    return is_judge or ("hint_source" in plan.rollout.asks_for and hint_reader(config) == "llm")
-
-
 def _judge(config: Config, plan: Plan, model: ChatModel | None, store: Store) -> Judge:
     """The judge that was asked for: a plug-in, a model, or the rules."""
     if plan.reward is not None:
@@ -224,7 +220,7 @@ def _judge(config: Config, plan: Plan, model: ChatModel | None, store: Store) ->
 
 
 @contextlib.asynccontextmanager
-async def _judge_model(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator[ChatModel]:
+async def _judge_model(config: Config, fleet: Fleet, gpus: str, log_dir: Path) -> AsyncIterator[ChatModel]:
     """The model that is asked: at a URL, on an engine of its own (frozen), or the policy (current)."""
     if config.judge.judge_url:
         tokenizer_dir = config.judge.judge_model_path or config.model.model_path
@@ -233,7 +229,7 @@ async def _judge_model(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIter
     elif config.judge.judge_model_path:
         check_model_dir(config.judge.judge_model_path)
         model = replace(config.model, model_path=config.judge.judge_model_path)
-        bench = Fleet(model, config.engine, ("",), log_dir / "judge")
+        bench = Fleet(model, config.engine, (gpus,), log_dir / "judge")
         try:
             await bench.start()
             yield EngineModel(bench.clients[0], renderer(model.model_path), Path(model.model_path).name)

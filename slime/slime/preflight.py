@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slime.cluster.placement import Placement, place
+from slime.cluster.placement import Placement, on_cpu, own_teacher, place
 from slime.config import Config, LossConfig
+from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
 from slime.config.sections import LoraConfig
@@ -64,8 +65,37 @@ def check(config: Config) -> Plan:
     if config.engine.engine_gpus:
         raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
     _check_lora(config)
-    placement = place(config.cluster)
-    return Plan(placement=placement, sampling=_check_plugins(config))
+    _check_gpus(config)
+    sampling = _check_plugins(config)
+    placement = place(
+        on_cpu(config).cluster,
+        has_judge=bool(config.judge.judge_model_path and not config.judge.judge_url) and asks_a_model(config, sampling),
+        has_teacher=bool(own_teacher(config)) and bool(sampling.call.asks_for & {"teacher", "hint_source"}),
+    )
+    return Plan(placement=placement, sampling=sampling)
+
+
+def asks_a_model(config: Config, sampling: RolloutPlan) -> bool:
+    """Whether verdicts or hints are a language model's."""
+    from slime.rollout.hindsight import hint_reader
+
+    is_judge = sampling.reward is None and config.judge.judge == "llm"
+    return is_judge or ("hint_source" in sampling.call.asks_for and hint_reader(config) == "llm")
+
+
+def _check_gpus(config: Config) -> None:
+    """GPUs that are named are there; on the CPU their numbers only count, which is said."""
+    flags = ("train_gpus", "rollout_gpus", "judge_gpus", "teacher_gpus")
+    asked = {f"--{name.replace('_', '-')}": getattr(config.cluster, name) for name in flags}
+    if config.model.device == "cpu":
+        if any(asked.values()):
+            counted = f"{config.cluster.num_train_ranks} trainer ranks, {config.cluster.num_engines} engines"
+            log.warning("--device cpu: no GPU is used, their numbers only count: %s", counted)
+        return
+    check_gpus(asked, os.environ)
+    has_engines = config.cluster.rollout_gpus or config.engine.engine_url
+    if config.model.device == "cuda" and not (config.cluster.train_gpus and has_engines):
+        raise ConfigError("--device cuda: say which GPUs, --train-gpus and --rollout-gpus; without them it is the CPU")
 
 
 def _check_plugins(config: Config) -> RolloutPlan:

@@ -70,7 +70,8 @@ class Fleet:
     def _child(self, index: int, port: int, gpus: str, log_path: Path) -> Child:
         def arguments() -> tuple[Any, ...]:
             weights_dir, version = self._published or (Path(self._model.model_path), 0)
-            model = replace(self._model, model_path=str(weights_dir))
+            device = self._model.device if gpus else "cpu"  # "auto" would find GPUs that are somebody else's
+            model = replace(self._model, model_path=str(weights_dir), device=device)
             flags = ("--weight-version", str(version), *adapter_flags(model, self._config, self._lora, self._adapters))
             return model, self._config, str(log_path), port, gpus, flags
 

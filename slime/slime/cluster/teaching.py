@@ -16,6 +16,7 @@ from pathlib import Path
 
 from slime.chat import ChatFormat
 from slime.cluster.fleet import Fleet
+from slime.cluster.placement import own_teacher
 from slime.config import Config
 from slime.config.model_dir import check_model_dir
 from slime.engines.client import HttpEngine
@@ -25,17 +26,18 @@ from slime.rollout.hindsight import adapter_of
 
 
 @contextlib.asynccontextmanager
-async def teaching(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator[Teacher]:
+async def teaching(config: Config, fleet: Fleet, gpus: str, log_dir: Path) -> AsyncIterator[Teacher]:
     """The teacher of a run; an engine that is started for it ends with the context.
+
+    Args:
+        gpus: what that engine may see.
 
     Raises:
         ConfigError: a teacher of another tokenizer.
     """
     chosen, policy = config.teacher, fleet.clients[0]
     chat, whose = ChatFormat.load(config.model.model_path), adapter_of(config.lora)
-    has_base = config.lora.use_lora and config.lora.lora_publish == "adapter"
-    is_frozen = chosen.teacher == "frozen" and not has_base
-    model_path = chosen.teacher_model_path or (config.model.model_path if is_frozen else "")
+    model_path = own_teacher(config)
     if chosen.teacher_url:
         async with HttpEngine(chosen.teacher_url) as engine:
             yield Teacher(engine, policy, chat, chosen, adapter_of=whose)
@@ -43,7 +45,7 @@ async def teaching(config: Config, fleet: Fleet, log_dir: Path) -> AsyncIterator
         check_model_dir(model_path)
         if not ChatFormat.load(model_path).has_vocabulary_of(chat):
             raise ConfigError(f"--teacher-model-path {model_path}: a teacher needs the policy's tokenizer")
-        bench = Fleet(replace(config.model, model_path=model_path), config.engine, ("",), log_dir / "teacher")
+        bench = Fleet(replace(config.model, model_path=model_path), config.engine, (gpus,), log_dir / "teacher")
         try:
             await bench.start()
             yield Teacher(bench.clients[0], policy, chat, chosen, adapter_of=whose)

@@ -259,6 +259,8 @@ class ClusterConfig:
     num_train_ranks: int = option(1, "trainer ranks", ge=1)
     train_gpus: str = option("", "GPUs of the trainer ranks, e.g. 0,1,2,3; none: CPU", env=("TRAIN_GPUS",))
     rollout_gpus: str = option("", "GPUs of the engines, e.g. 4,5,6,7; none: CPU", env=("ROLLOUT_GPUS",))
+    judge_gpus: str = option("", "GPUs of the judge's own engine; none: the last of --rollout-gpus that is no trainer's", env=("JUDGE_GPUS",))
+    teacher_gpus: str = option("", "GPUs of the teacher's own engine; none: the last of --rollout-gpus that is no trainer's", env=("TEACHER_GPUS",))
     serve: bool = option(True, "serve the policy with the run; no: another program does, or nobody")
     keep_serving: bool = option(False, "go on serving after the last update, until stopped")
     dashboard: bool = option(False, "start Ray's dashboard, on loopback")
