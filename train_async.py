@@ -11,10 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "slime"))
 
-from slime.config.loader import load_config
 from slime.errors import ConfigError
 from slime.monitor import configure_logging
-from slime.rollout.collecting import training_flags
+from slime.rollout.collecting import training_settings
 from train import main
 
 PROG = "python train_async.py"
@@ -25,9 +24,8 @@ if __name__ == "__main__":
     given, flags = parser.parse_known_args()
     configure_logging("info")
     try:
-        key = load_config([], prog=PROG, sections=["server"]).server.api_key
-        placed = asyncio.run(training_flags(given.rollout_dir, key)) if given.rollout_dir else []
+        placed, defaults = asyncio.run(training_settings(given.rollout_dir)) if given.rollout_dir else ([], {})
     except ConfigError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         sys.exit(2)
-    sys.exit(main([*placed, *flags], prog=PROG))
+    sys.exit(main([*placed, *flags], prog=PROG, defaults=defaults))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from openai import APIError, AsyncOpenAI, OpenAIError
 from openclaw_test.training_run import last_lines
 from slime.config.sections import EngineConfig, ModelConfig
 from slime.engines.client import HttpEngine
-from slime.engines.launch import Backend, free_port, leashed, start_engine
+from slime.engines.launch import Backend, free_port, leashed, start_engine, with_token
 from slime.errors import ConfigError, EngineUnavailable
 
 _START_S = 120.0
@@ -47,9 +48,10 @@ async def running_engine(
     model_dir: Path, log_path: Path, config: EngineConfig, backend: Backend | None = None
 ) -> AsyncIterator[HttpEngine]:
     """An engine on a model directory."""
+    config = with_token(config)
     process = await start_engine(ModelConfig(model_path=str(model_dir)), config, log_path=log_path, backend=backend)
     try:
-        async with HttpEngine(process.url, timeout_s=config.engine_timeout_s) as engine:
+        async with HttpEngine(process.url, token=config.engine_token, timeout_s=config.engine_timeout_s) as engine:
             yield engine
     finally:
         await process.stop()
@@ -65,6 +67,7 @@ async def serve_model(
         EngineUnavailable: one of them did not start; with the end of its log.
     """
     port = free_port()
+    config = with_token(config)
     command = [sys.executable, "-m", "openclaw.server", "--model-path", str(model_dir), "--port", str(port)]
     async with running_engine(model_dir, log_dir / "engine.log", config, backend) as engine:
         log_path = log_dir / "server.log"
@@ -74,6 +77,7 @@ async def serve_model(
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, "ENGINE_TOKEN": config.engine_token},
             )
         try:
             await _until_ready(server, port, log_path)

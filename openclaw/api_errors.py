@@ -13,6 +13,8 @@ import math
 import orjson
 from slime.errors import EngineRejected, EngineUnavailable, OpenClawError, RenderError, StoreError
 
+_MAX_SHOWN_CHARS = 80
+_MAX_MESSAGE_CHARS = 1_000
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 
@@ -37,7 +39,7 @@ class ApiError(OpenClawError):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= _MAX_MESSAGE_CHARS else f"{message[:_MAX_MESSAGE_CHARS]}…")
         self.status = status
         self.type = type
         self.code = code
@@ -55,6 +57,20 @@ class ApiError(OpenClawError):
         if self.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         return headers
+
+
+def shown(value: object) -> str:
+    """What a client sent, as an error echoes it: its beginning, on one line."""
+    text = (
+        repr(value[:_MAX_SHOWN_CHARS] if isinstance(value, str) else value)
+        if _is_plain(value)
+        else type(value).__name__
+    )
+    return text if len(text) <= 2 * _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | float | bool) or (isinstance(value, int) and abs(value) < 2**64)
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

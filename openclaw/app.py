@@ -2,7 +2,8 @@
 
     GET  /v1/models            what is served
     POST /v1/chat/completions  see `openclaw.chat_completions`
-    POST /v1/feedback          what a person says of a reply: see `openclaw.feedback`
+    POST /v1/feedback          what a person says of a reply, with the admin key: see `openclaw.feedback`
+    OPTIONS                    a page that is allowed to use the server asks what it may send
     GET  /healthz              this process answers
     GET  /readyz               an engine generates and the store commits, tried when asked
     HEAD /                     clients look whether anybody is there
@@ -13,21 +14,19 @@ Plain ASGI without a framework: at a thousand requests a second on one core ther
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import orjson
 from slime.errors import OpenClawError
 
 from openclaw.api_errors import ApiError, as_api_error, overloaded
-from openclaw.capture import Capture
+from openclaw.capture import Capture, capture_is_off
 from openclaw.chat_completions import ChatCompletions, ServedModel
 from openclaw.engine_pool import EnginePool
-from openclaw.exchange import ClientGone, Exchange, Receive, Scope, Send, bearer_of
+from openclaw.exchange import ClientGone, Exchange, Receive, Scope, Send
 from openclaw.feedback import serve_feedback
+from openclaw.gate import Gate
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +45,8 @@ class App:
     """The application.
 
     Args:
-        api_key: bearer token that clients must send; any, or none, is accepted when empty.
+        gate: who may ask for what.
         max_concurrent_requests: chats under way at once; more are refused before their body is read.
-        behind: what /v1/models says besides, for programs of this machine: where turns are stored, who generates.
     """
 
     def __init__(
@@ -57,17 +55,15 @@ class App:
         engines: EnginePool,
         capture: Capture,
         *,
-        api_key: str = "",
+        gate: Gate,
         max_concurrent_requests: int = 512,
-        behind: Mapping[str, Any] | None = None,
     ) -> None:
         self._model = model
         self._engines = engines
         self._capture = capture
         self._chat = ChatCompletions(model, engines, capture)
-        self._api_key = api_key.encode()
+        self._gate = gate
         self._max_concurrent = max_concurrent_requests
-        self._behind = {"openclaw": dict(behind)} if behind else {}
         self._num_chats = 0
         self._started_at = int(time.time())
 
@@ -89,13 +85,22 @@ class App:
             await exchange.answer(answer.status, answer.body(), answer.headers())
 
     async def _route(self, exchange: Exchange) -> None:
+        self._gate.check_source(exchange)
         path = exchange.path if exchange.path == "/" else exchange.path.rstrip("/")
         if path not in _METHODS:
             raise ApiError(404, f"no endpoint {exchange.method} {exchange.path}", code="unknown_url")
+        if exchange.method == "OPTIONS" and "origin" in exchange.headers:
+            return await exchange.answer(204, b"", self._gate.preflight())
         if exchange.method not in _METHODS[path]:
             raise ApiError(405, f"{path} takes {' or '.join(_METHODS[path])}, not {exchange.method}")
-        if path not in _OPEN_PATHS:
-            self._authorise(exchange)
+        if path == "/v1/feedback":
+            if not self._gate.has_admin_key:
+                raise capture_is_off()
+            self._gate.check_admin_key(exchange)
+        elif path not in _OPEN_PATHS:
+            self._gate.check_key(exchange)
+        if exchange.method == "POST":
+            self._gate.check_format(exchange)
         if path == "/v1/chat/completions":
             await self._serve_chat(exchange)
         elif path == "/v1/feedback":
@@ -106,10 +111,6 @@ class App:
             await self._answer_ready(exchange)
         else:
             await exchange.answer(200, b'{"ok":true}')
-
-    def _authorise(self, exchange: Exchange) -> None:
-        if self._api_key and not hmac.compare_digest(bearer_of(exchange.headers).encode(), self._api_key):
-            raise ApiError(401, "missing or wrong API key: send it as a bearer token", code="invalid_api_key")
 
     async def _serve_chat(self, exchange: Exchange) -> None:
         if self._num_chats >= self._max_concurrent:
@@ -122,7 +123,6 @@ class App:
 
     def _models(self) -> bytes:
         model = {"id": self._model.name, "object": "model", "created": self._started_at, "owned_by": "openclaw"}
-        model |= self._behind
         return orjson.dumps({"object": "list", "data": [model | {"max_model_len": self._model.max_context}]})
 
     async def _answer_ready(self, exchange: Exchange) -> None:

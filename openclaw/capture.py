@@ -26,7 +26,7 @@ from slime.types import Completion, Feedback, Message, SamplingParams, Turn, Tur
 
 from openclaw.api_errors import ApiError, bad_request
 from openclaw.chat_request import ChatRequest
-from openclaw.conversations import CAPTURE, ConversationIndex, IncomingRequest, Placement, hash_credential
+from openclaw.conversations import CAPTURE, ConversationIndex, IncomingRequest, Placement
 from openclaw.exchange import bearer_of
 from openclaw.turn_ids import new_turn_id
 
@@ -90,6 +90,10 @@ class OpenTurn(Protocol):
         ...
 
 
+def capture_is_off() -> ApiError:
+    return ApiError(409, "this server captures nothing: start it with --enable-rl-intercept", code="capture_off")
+
+
 class Capture(Protocol):
     """Whether and how turns are kept."""
 
@@ -112,7 +116,7 @@ class Capture(Protocol):
         """Store what a person said of a turn, or of the newest reply of the session that headers and body name.
 
         Raises:
-            ApiError: there is no such turn of this credential, or nothing is captured.
+            ApiError: there is no such turn, the name is that of several keys' sessions, or nothing is captured.
             StoreError: it could not be stored.
         """
         ...
@@ -138,7 +142,7 @@ class CaptureOff:
     async def feedback(
         self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
     ) -> Heard:
-        raise ApiError(409, "this server captures nothing: start it with --enable-rl-intercept", code="capture_off")
+        raise capture_is_off()
 
     async def is_writable(self) -> bool:
         return True
@@ -204,13 +208,12 @@ class CaptureOn:
     async def feedback(
         self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
     ) -> Heard:
-        credential = hash_credential(bearer_of(headers))
         if turn_id is None:
-            turn_id = self._index.newest_reply(headers, body, credential)
+            turn_id = self._index.newest_reply(headers, body)
         turn = await self._store.get(turn_id) if turn_id is not None else None
-        if turn is None or turn.details.get("source", credential) != credential:
+        if turn is None:
             what = f"turn {turn_id}" if turn_id is not None else "conversation of that name"
-            raise ApiError(404, f"no {what} was captured for this API key", code="turn_not_found", param="turn_id")
+            raise ApiError(404, f"no {what} was captured", code="turn_not_found", param="turn_id")
         stored = await self._store.add_feedback(turn.turn_id, feedback)
         now = await self._store.get(turn.turn_id)
         log.info("feedback turn=%s kind=%s value=%s", turn.turn_id, stored.kind, stored.value)

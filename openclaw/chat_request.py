@@ -15,7 +15,7 @@ from typing import Any
 from slime.errors import nearest
 from slime.types import Message, SamplingParams
 
-from openclaw.api_errors import bad_request
+from openclaw.api_errors import bad_request, shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
@@ -73,8 +73,8 @@ def _check_message(message: Any, where: str) -> None:
         raise bad_request("a message must be an object", where)
     role = message.get("role")
     if role not in ROLES:
-        hint = nearest(role, ROLES) if isinstance(role, str) else ""
-        raise bad_request(f"role {role!r} is not one of {', '.join(ROLES)}{hint}", f"{where}.role")
+        hint = nearest(role[:80], ROLES) if isinstance(role, str) else ""
+        raise bad_request(f"role {shown(role)} is not one of {', '.join(ROLES)}{hint}", f"{where}.role")
     content = message.get("content")
     if isinstance(content, list):
         for index, part in enumerate(content):
@@ -98,7 +98,9 @@ def _check_part(part: Any, where: str) -> None:
         raise bad_request("a content part must be an object with a type", where)
     kind = part["type"]
     if kind not in TEXT_PARTS:
-        raise bad_request(f"content of type {kind!r} is not supported: this model reads text only", f"{where}.type")
+        raise bad_request(
+            f"content of type {shown(kind)} is not supported: this model reads text only", f"{where}.type"
+        )
     if not isinstance(part.get("refusal" if kind == "refusal" else "text"), str):
         raise bad_request("a text part needs its text as a string", f"{where}.text")
 
@@ -181,7 +183,7 @@ def _template_options(body: dict[str, Any]) -> dict[str, Any]:
     for name in given:
         if name != "enable_thinking":
             raise bad_request(
-                f"template variable {name!r} is not offered, only enable_thinking", "chat_template_kwargs"
+                f"template variable {shown(name)} is not offered, only enable_thinking", "chat_template_kwargs"
             )
     thinking = given.get("enable_thinking", body.get("enable_thinking"))
     if thinking is None:
@@ -208,7 +210,7 @@ def _number(body: dict[str, Any], name: str, default: float, low: float, high: f
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise bad_request(f"{name} must be a number", name)
     if not low <= value <= high:
-        raise bad_request(f"{name} must be between {low:g} and {high:g}, not {value:g}", name)
+        raise bad_request(f"{name} must be between {low:g} and {high:g}, not {shown(value)}", name)
     return float(value)
 
 
@@ -219,5 +221,5 @@ def _integer(body: dict[str, Any], name: str, default: int, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad_request(f"{name} must be an integer", name)
     if value < low:
-        raise bad_request(f"{name} must be at least {low}, not {value}", name)
+        raise bad_request(f"{name} must be at least {low}, not {shown(value)}", name)
     return value

@@ -219,23 +219,23 @@ class ConversationIndex:
         named = (turn_of(call_id) for message in messages for call_id in message.call_ids)
         return tuple(dict.fromkeys(turn_id for turn_id in named if turn_id and turn_id not in self._order))
 
-    def newest_reply(self, headers: Mapping[str, str], body: Mapping[str, Any], credential: str) -> str | None:
+    def newest_reply(self, headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
         """The turn of the last delivered reply in the newest session of the name that headers and body give.
 
-        Args:
-            credential: hash of the API key.
-
         Raises:
-            ApiError: they give no name.
+            ApiError: they give no name, or sessions of several API keys have it.
         """
         name = identify(headers, body, "").name
         if name is None:
             raise bad_request("name the turn with turn_id, or its session by header, session_id or user", "turn_id")
-        known = self._known.get(credential, KnownTurns())
-        session_id = known.newest_session_of.get(name)
-        for turn in reversed(known.turns.values()):
-            if turn.session_id == session_id and turn.kind in CONTINUATIONS and turn.state is ReplyState.DELIVERED:
-                return turn.turn_id
+        holders = [known for known in self._known.values() if name in known.newest_session_of]
+        if len(holders) > 1:
+            raise bad_request("sessions of several API keys have this name: name the turn with turn_id", "turn_id")
+        for known in holders:
+            session_id = known.newest_session_of[name]
+            for turn in reversed(known.turns.values()):
+                if turn.session_id == session_id and turn.kind in CONTINUATIONS and turn.state is ReplyState.DELIVERED:
+                    return turn.turn_id
         return None
 
     def _remember(self, turn: KnownTurn, session: SessionState, known: KnownTurns, credential: str) -> None:

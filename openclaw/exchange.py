@@ -38,6 +38,10 @@ class Exchange:
 
     Attributes:
         headers: by lower-case name; the last one wins when a name is repeated.
+        num_hosts: how many Host headers there are.
+        http_version: `1.1` or `1.0`.
+        local_address: the address at which the connection arrived.
+        fixed_headers: sent with every answer.
         is_started: whether status and headers have left.
     """
 
@@ -47,6 +51,10 @@ class Exchange:
         self.headers: dict[str, str] = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        self.num_hosts = sum([name == b"host" for name, _ in scope["headers"]])
+        self.http_version: str = scope.get("http_version", "1.1")
+        self.local_address: str = (scope.get("server") or ("",))[0]
+        self.fixed_headers: list[tuple[bytes, bytes]] = []
         self.is_started = False
         self._last_write = time.monotonic()
         self._receive = receive
@@ -84,7 +92,9 @@ class Exchange:
         """The whole answer at once."""
         self.is_started = True
         fixed = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
-        await self._send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*fixed, *self.fixed_headers, *headers]}
+        )
         await self._write({"type": "http.response.body", "body": body})
 
     async def start_stream(self, headers: Headers = ()) -> None:
@@ -95,7 +105,9 @@ class Exchange:
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
         ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*fixed, *headers]})
+        await self._send(
+            {"type": "http.response.start", "status": 200, "headers": [*fixed, *self.fixed_headers, *headers]}
+        )
 
     async def push(self, chunk: bytes) -> None:
         """A piece of a stream. A stream that is never ended by `end` is cut off: no client can take it as complete."""
@@ -172,9 +184,11 @@ def _too_large() -> ApiError:
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:
-    """The token of `Authorization: Bearer …`; empty when there is none."""
+    """The token of `Authorization: Bearer …`, else that of `x-api-key`; empty when there is none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    if scheme.lower() == "bearer" and (token := token.strip()):
+        return token
+    return headers.get("x-api-key", "").strip()
 
 
 def json_object(raw: bytes) -> dict[str, Any]:

@@ -5,9 +5,10 @@
                                                                 `session_id` or `user` name
     {"turn_id": "t2m9…", "kind": "text", "text": "Shorter."}    words alone: read by the judge as a next state
 
-    body ─▶ Feedback ─▶ the turn, of the same API key ─▶ Store.add_feedback, fsync ─▶ what becomes of it
+    body ─▶ Feedback ─▶ the turn, of any API key ─▶ Store.add_feedback, fsync ─▶ what becomes of it
 
-It may be said again: the newest counts, and all of it is kept.
+It may be said again: the newest counts, and all of it is kept. It takes the admin key, not a chat key: an agent that
+runs commands holds the chat key, and what a person says outranks every judge.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import orjson
 from slime.errors import nearest
 from slime.types import Feedback, TurnState
 
-from openclaw.api_errors import bad_request
+from openclaw.api_errors import bad_request, shown
 from openclaw.capture import Capture, Heard
 from openclaw.exchange import Exchange, json_object
 from openclaw.identity import IDENTITY_FIELDS
@@ -36,7 +37,7 @@ async def serve_feedback(exchange: Exchange, capture: Capture) -> None:
     """Answer one request; what is acknowledged is on the disk.
 
     Raises:
-        ApiError: 400 what was said makes no sense, 404 no such turn of this API key, 409 nothing is captured.
+        ApiError: 400 what was said makes no sense, 404 no such turn, 409 nothing is captured.
         StoreError: the store does not take it.
     """
     body = json_object(await exchange.body())
@@ -49,10 +50,12 @@ def parse_feedback(body: Mapping[str, Any]) -> Feedback:
     """What was said. Raises ApiError 400 that names the field."""
     for name in body:
         if name not in _FIELDS:
-            raise bad_request(f"unknown field {name!r}{nearest(name, _FIELDS)}", name)
+            raise bad_request(f"unknown field {shown(name)}{nearest(name[:80], _FIELDS)}", name[:80])
     kind, text = body.get("kind"), body.get("text")
     if kind not in KINDS:
-        raise bad_request(f"kind must be one of {', '.join(KINDS)}, not {kind!r}{nearest(str(kind), KINDS)}", "kind")
+        raise bad_request(
+            f"kind must be one of {', '.join(KINDS)}, not {shown(kind)}{nearest(str(kind)[:80], KINDS)}", "kind"
+        )
     if text is None:
         text = ""
     if not isinstance(text, str):
@@ -75,7 +78,7 @@ def _value(kind: str, said: Any) -> float | None:
         if not is_number or abs(said) != 1:
             raise bad_request('value must be "up" or "down", or 1 or -1', "value")
     elif not is_number or not -1 <= said <= 1:
-        raise bad_request(f"value must be a number from -1 to 1, not {said!r}", "value")
+        raise bad_request(f"value must be a number from -1 to 1, not {shown(said)}", "value")
     return float(said)
 
 
@@ -86,7 +89,7 @@ def _turn_id(body: Mapping[str, Any]) -> str | None:
         return None
     turn_id = turn_of(named.removeprefix("chatcmpl-")) if isinstance(named, str) else None
     if turn_id is None:
-        raise bad_request(f"turn_id {named!r} is not an id that a reply came with", "turn_id")
+        raise bad_request(f"turn_id {shown(named)} is not an id that a reply came with", "turn_id")
     return turn_id
 
 

@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
 from slime.config.sections import Config, EngineConfig, ServerConfig
 from slime.engines.client import HttpEngine
-from slime.engines.launch import free_port
+from slime.engines.launch import free_port, with_token
+from slime.engines.serving import Serving
 from slime.errors import ConfigError, OpenClawError
 from slime.monitor import configure_logging
+from slime.private_files import secret
 from slime.store import Store
 
 from openclaw.app import App
@@ -44,12 +47,14 @@ from openclaw.capture import Capture, CaptureOff, CaptureOn
 from openclaw.chat_completions import ServedModel
 from openclaw.engine_pool import EnginePool
 from openclaw.exchange import CutStreamFilter
+from openclaw.gate import Gate
 from openclaw.own_engine import OwnEngine
 
 log = logging.getLogger("openclaw.server")  # __name__ is __main__ here
 
 PROG = "python -m openclaw.server"
 SECTIONS = ("model", "engine", "server", "lora")
+ADMIN_KEY_FILE = "admin.key"
 SHUTDOWN_S = 30
 """How long requests under way may take to finish after SIGTERM; then their streams end in an error event."""
 _DEFAULT_CONTEXT = 32_768
@@ -88,8 +93,13 @@ async def serve(config: Config) -> None:
         capture = open_capture(config.server)
         own_engine: OwnEngine | None = None
         if config.engine.engine_url:
-            urls = [url.strip() for url in config.engine.engine_url.split(",") if url.strip()]
+            urls = _listed(config.engine.engine_url)
+            if not config.engine.engine_token:
+                log.warning(
+                    "engines attached without a token: whoever reaches them can change their weights; ENGINE_TOKEN"
+                )
         else:
+            config = replace(config, engine=with_token(config.engine))
             port = free_port()
             urls = [f"http://127.0.0.1:{port}"]
             engine_log = config.server.rl_buffer_dir / "logs" / "engine.log"
@@ -99,13 +109,14 @@ async def serve(config: Config) -> None:
             model,
             pool,
             capture,
-            api_key=config.server.api_key,
+            gate=gate_of(config.server),
             max_concurrent_requests=config.server.max_concurrent_requests,
-            behind=_behind(config, urls),
         )
         try:
             await capture.restore()
             await pool.start()
+            if config.server.enable_rl_intercept:
+                _say_where(config, listener, urls)
             gc.freeze()  # modules, tokenizer and template stay; the collector need not walk them again and again
             gc.set_threshold(*_GC_THRESHOLD)
             await _serve_until_stopped(app, listener, own_engine)
@@ -124,15 +135,17 @@ def _check_gpus(config: Config) -> None:
         check_gpus({"--engine-gpus": gpus}, os.environ)
 
 
-def _behind(config: Config, engine_urls: Sequence[str]) -> dict[str, Any]:
-    """Where a collector and a trainer of this machine find what they need; nothing while nothing is captured."""
-    if not config.server.enable_rl_intercept:
-        return {}
-    return {
-        "model_path": str(Path(config.model.model_path).expanduser().resolve()),
-        "rl_buffer_dir": str(config.server.rl_buffer_dir.resolve()),
-        "engine_urls": list(engine_urls),
-    }
+def _say_where(config: Config, listener: socket.socket, engine_urls: Sequence[str]) -> None:
+    """For a collector and a trainer of this machine and this user."""
+    host, port = listener.getsockname()[:2]
+    buffer_dir = config.server.rl_buffer_dir.resolve()
+    Serving(
+        api_endpoint=f"http://{f'[{host}]' if ':' in host else host}:{port}",
+        model_path=str(Path(config.model.model_path).expanduser().resolve()),
+        rl_buffer_dir=str(buffer_dir),
+        engine_urls=tuple(engine_urls),
+        engine_token=config.engine.engine_token,
+    ).write(buffer_dir)
 
 
 async def _serve_until_stopped(app: App, listener: socket.socket, own_engine: OwnEngine | None) -> None:
@@ -172,7 +185,9 @@ async def _serve_until_stopped(app: App, listener: socket.socket, own_engine: Ow
 
 
 def _client(url: str, engine: EngineConfig) -> HttpEngine:
-    return HttpEngine(url, timeout_s=engine.engine_timeout_s, stall_s=engine.generation_stall_s)
+    return HttpEngine(
+        url, token=engine.engine_token, timeout_s=engine.engine_timeout_s, stall_s=engine.generation_stall_s
+    )
 
 
 class _Server(uvicorn.Server):
@@ -204,6 +219,30 @@ def check_exposure(server: ServerConfig) -> None:
         raise ConfigError(
             f"--host {server.host} can be reached from other machines: set OPENCLAW_API_KEY, or use 127.0.0.1"
         )
+
+
+def gate_of(server: ServerConfig) -> Gate:
+    """Who may ask. Raises ConfigError where the chat key would be the admin key, or another user may know that."""
+    admin_key = server.admin_key
+    if server.enable_rl_intercept and not admin_key:
+        file = server.rl_buffer_dir / ADMIN_KEY_FILE
+        admin_key = secret(file)
+        log.info("feedback takes the admin key in file=%s", file)
+    if admin_key and admin_key == server.api_key:
+        raise ConfigError(
+            "OPENCLAW_ADMIN_KEY is OPENCLAW_API_KEY: an agent that chats could praise itself; choose another"
+        )
+    return Gate(
+        api_key=server.api_key,
+        admin_key=admin_key,
+        host=server.host,
+        allowed_hosts=_listed(server.allowed_hosts),
+        allowed_origins=_listed(server.allowed_origins),
+    )
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def _is_loopback(host: str) -> bool:

@@ -34,7 +34,7 @@ from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
 from slime.data.sample_queue import SampleQueue
 from slime.data.source_queue import SourceQueue
-from slime.engines.launch import free_port
+from slime.engines.launch import free_port, with_token
 from slime.errors import ConfigError, EngineUnavailable, OpenClawError
 from slime.judging.chat_model import ChatModel, EngineModel
 from slime.judging.drift import WatchedJudge
@@ -60,9 +60,13 @@ OWNER = "train"
 _SERVER_START_S = 60.0
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
-    """The exit status: 0 done or stopped, 1 a failure, 2 a mistake in the settings."""
-    config = load_config(argv, prog=prog)
+def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mapping[str, Any] | None = None) -> int:
+    """The exit status: 0 done or stopped, 1 a failure, 2 a mistake in the settings.
+
+    Args:
+        defaults: settings by path that a program which is this one under another name puts in place of ours.
+    """
+    config = load_config(argv, prog=prog, defaults=defaults)
     run_dir = config.monitor.run_dir
     try:
         configure_logging(config.server.log_level, run_dir / "logs" / "training.log")
@@ -89,6 +93,8 @@ async def train(config: Config, plan: Plan) -> None:
     learner = RankedLearner(config, plan.placement.ranks)
     async with contextlib.AsyncExitStack() as stack:
         attached = tuple(url.strip() for url in config.engine.engine_url.split(",") if url.strip())
+        if not attached:
+            config = replace(config, engine=with_token(config.engine))
         fleet = Fleet(config.model, config.engine, plan.placement.engines, log_dir, attached, lora=config.lora)
         stack.push_async_callback(fleet.stop)
         await fleet.start()
@@ -184,7 +190,11 @@ def _server(config: Config, engine_urls: list[str], log_dir: Path) -> Child:
         server=replace(config.server, port=port, enable_rl_intercept=True),
     )
     command = [sys.executable, "-m", "openclaw.server", *as_flags(serving, ["model", "engine", "server", "lora"])]
-    secrets = {"OPENCLAW_API_KEY": config.server.api_key} if config.server.api_key else {}
+    secrets = {
+        "OPENCLAW_API_KEY": config.server.api_key,
+        "OPENCLAW_ADMIN_KEY": config.server.admin_key,
+        "ENGINE_TOKEN": config.engine.engine_token,
+    }
     url = f"http://{config.server.host}:{port}"
 
     async def is_up() -> None:

@@ -10,6 +10,7 @@ from sources import Source, sources
 
 LAYERS: list[set[str]] = [
     {"slime.types", "slime.errors"},
+    {"slime.private_files"},
     {"slime.algorithms", "slime.monitor"},
     {"slime.fields", "slime.protocols", "slime.config"},
     {"slime.store", "slime.data", "slime.chat", "slime.plugins", "slime.weights"},

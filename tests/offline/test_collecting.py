@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from slime.engines.serving import SERVING_FILE, Serving
 from slime.errors import ConfigError
-from slime.rollout.collecting import SERVING_FILE, Serving, ask, collect, training_flags
+from slime.rollout.collecting import collect, find, training_settings
 from slime.store import Store
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, VersionSpan
 
@@ -40,32 +40,23 @@ async def captured(tmp_path: Path):
 
 
 @pytest.fixture
-async def server(captured: Store, tmp_path: Path):
-    """The address of something that answers /v1/models as our server does, and what it says of itself."""
-    model: dict[str, object] = {"id": "tiny", "openclaw": said(captured)}
+async def server(captured: Store):
+    """The address of something that answers as our server does and says beside its turns where things are."""
 
-    async def models(request: web.Request) -> web.Response:
-        if request.headers.get("Authorization") != "Bearer key":
-            return web.Response(status=401)
-        return web.json_response({"data": [model]})
+    async def healthy(request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
 
     app = web.Application()
-    app.router.add_get("/v1/models", models)
+    app.router.add_get("/healthz", healthy)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    port = runner.addresses[0][1]
-    yield f"http://127.0.0.1:{port}", model
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    directory = captured.path.parent
+    Serving(url, "/models/tiny", str(directory), ("http://127.0.0.1:40001",), "a token").write(directory)
+    yield url
     await runner.cleanup()
-
-
-def said(captured: Store) -> dict[str, object]:
-    return {
-        "model_path": "/models/tiny",
-        "rl_buffer_dir": str(captured.path.parent),
-        "engine_urls": ["http://127.0.0.1:40001"],
-    }
 
 
 async def test_what_comes_later_is_collected_too_and_nothing_twice(captured: Store, tmp_path: Path):
@@ -100,33 +91,43 @@ async def test_a_collector_that_runs_notices_new_turns(captured: Store, tmp_path
         await asyncio.gather(collecting, return_exceptions=True)
 
 
-async def test_a_server_says_where_its_turns_and_engines_are(server, captured: Store):
-    url, model = server
-    for spelling in (url, url + "/", url + "/v1", url + "/v1/"):
-        serving = await ask(spelling, "key")
-        assert serving == Serving(url, "/models/tiny", str(captured.path.parent), ("http://127.0.0.1:40001",))
-    with pytest.raises(ConfigError, match="answers 401; is OPENCLAW_API_KEY its key"):
-        await ask(url, "wrong")
-    model["openclaw"] = said(captured) | {"rl_buffer_dir": "/nowhere"}
-    with pytest.raises(ConfigError, match="/nowhere is not on this machine"):
-        await ask(url, "key")
-    del model["openclaw"]
-    with pytest.raises(ConfigError, match="captures nothing: start it with --enable-rl-intercept"):
-        await ask(url, "key")
+async def test_a_server_says_where_its_turns_and_engines_are_to_its_own_user_alone(server: str, captured: Store):
+    directory = captured.path.parent
+    assert (directory / SERVING_FILE).stat().st_mode & 0o777 == 0o600
+    for spelling in (server, server + "/", server + "/v1", server + "/v1/"):
+        serving = await find(spelling, directory)
+        assert serving == Serving(server, "/models/tiny", str(directory), ("http://127.0.0.1:40001",), "a token")
 
 
-async def test_a_run_trains_beside_a_server_that_runs_and_offline_without(server, captured: Store, tmp_path: Path):
-    url, _ = server
+async def test_a_server_that_is_not_the_one_asked_for_is_refused_in_one_line(
+    server: str, captured: Store, tmp_path: Path
+):
+    directory = captured.path.parent
+    with pytest.raises(ConfigError, match="no server of ours answers"):
+        await find("http://127.0.0.1:9", directory)
+    with pytest.raises(ConfigError, match="give --rl-buffer-dir as the server has it"):
+        await find(server, tmp_path / "elsewhere")
+    Serving("http://127.0.0.1:9", "/models/tiny", str(directory), ()).write(directory)
+    with pytest.raises(ConfigError, match=r"are of the server at http://127\.0\.0\.1:9"):
+        await find(server, directory)
+    Serving(server, "/models/tiny", "/nowhere", ()).write(directory)
+    with pytest.raises(ConfigError, match="give --rl-buffer-dir as the server has it, on its machine"):
+        await find(server, directory)
+
+
+async def test_a_run_trains_beside_a_server_that_runs_and_offline_without(server: str, captured: Store, tmp_path: Path):
     rollouts = tmp_path / "rollouts"
-    assert await training_flags(rollouts) == ["--data-path", str(rollouts)]
-    await collect(await ask(url, "key"), rollouts, forever=False)
-    assert await training_flags(rollouts, "key") == [
+    assert await training_settings(rollouts) == (["--data-path", str(rollouts)], {})
+    await collect(await find(server, captured.path.parent), rollouts, forever=False)
+    assert (rollouts / SERVING_FILE).stat().st_mode & 0o777 == 0o600
+    flags, unseen = await training_settings(rollouts)
+    assert flags == [
         *("--model-path", "/models/tiny", "--rl-buffer-dir", str(rollouts)),
         *("--engine-url", "http://127.0.0.1:40001", "--no-serve"),
     ]
-    known = json.loads((rollouts / SERVING_FILE).read_text())
-    (rollouts / SERVING_FILE).write_text(json.dumps(known | {"api_endpoint": "http://127.0.0.1:9"}))
-    assert await training_flags(rollouts) == ["--model-path", "/models/tiny", "--data-path", str(rollouts)]
+    assert unseen == {"engine.engine_token": "a token"}
+    Serving("http://127.0.0.1:9", "/models/tiny", str(captured.path.parent), ()).write(rollouts)
+    assert await training_settings(rollouts) == (["--model-path", "/models/tiny", "--data-path", str(rollouts)], {})
     (rollouts / SERVING_FILE).write_text("{}")
-    with pytest.raises(ConfigError, match=r"not what collect_rollouts\.py writes"):
-        await training_flags(rollouts)
+    with pytest.raises(ConfigError, match="not what a server of ours writes"):
+        await training_settings(rollouts)

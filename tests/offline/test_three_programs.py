@@ -37,9 +37,10 @@ def terminal(cwd: Path, *command: object) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait(10)
 
 
-def ask(url: str, body: dict[str, Any] | None = None) -> Any:
+def ask(url: str, body: dict[str, Any] | None = None, token: str = "") -> Any:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(url, data, headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
@@ -81,6 +82,7 @@ def test_what_is_said_at_the_first_is_trained_by_the_third_and_served_by_the_fir
                 check=False,
             )
             assert done.returncode == 0, done.stdout + done.stderr
-        [engine] = json.loads((tmp_path / "rollouts/serving.json").read_text())["engine_urls"]
-        assert ask(f"{engine}/model_info")["weight_version"] == "1"
+        serving = json.loads((tmp_path / "rollouts/serving.json").read_text())
+        [engine] = serving["engine_urls"]
+        assert ask(f"{engine}/model_info", token=serving["engine_token"])["weight_version"] == "1"
         assert (tmp_path / "checkpoints/checkpoint-1").is_dir()

@@ -14,7 +14,7 @@ import pytest
 import torch
 from openclaw_test.tiny_tokenizer import learn_tokenizer
 from safetensors.torch import save_file
-from server_rig import MAX_CONTEXT, Replies, Rig, StartRig, listening
+from server_rig import ADMIN_KEY, MAX_CONTEXT, Replies, Rig, StartRig, listening
 from slime.chat import ChatFormat
 from slime.config.sections import LoraConfig
 from slime.engines.client import HttpEngine
@@ -27,6 +27,7 @@ from openclaw.capture import CaptureOff, CaptureOn
 from openclaw.chat_completions import ServedModel
 from openclaw.engine_pool import EnginePool
 from openclaw.exchange import CutStreamFilter
+from openclaw.gate import Gate
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +56,8 @@ async def start(model_dir: Path, tmp_path: Path) -> AsyncIterator[StartRig]:
             token_delay_s: float = 0.0,
             buffer_dir: Path | None = None,
             lora: LoraConfig = LoraConfig(),
+            api_key: str = "",
+            gate_options: dict[str, Any] | None = None,
             **app_options: Any,
         ) -> Rig:
             script = [replies] if isinstance(replies, str) else replies
@@ -71,9 +74,12 @@ async def start(model_dir: Path, tmp_path: Path) -> AsyncIterator[StartRig]:
             stack.push_async_callback(keeper.close)
             stack.push_async_callback(pool.close)
             model = ServedModel("tiny", ChatFormat.load(model_dir), MAX_CONTEXT, 256, lora)
-            app = App(model, pool, keeper, **app_options)
+            gate = Gate(api_key=api_key, admin_key=ADMIN_KEY if capture else "", **gate_options or {})
+            app = App(model, pool, keeper, gate=gate, **app_options)
             url = await stack.enter_async_context(listening(app))
-            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
+            json_headers = {"content-type": "application/json"}
+            http = httpx.AsyncClient(base_url=url, timeout=20, headers=json_headers)
+            await stack.enter_async_context(http)
             return Rig(url, cores, store, keeper, pool, app, http, urls)
 
         yield start_rig

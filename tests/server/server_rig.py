@@ -20,6 +20,7 @@ from openclaw.capture import CaptureOff, CaptureOn
 from openclaw.engine_pool import EnginePool
 
 MAX_CONTEXT = 2048
+ADMIN_KEY = "the key of those who may praise"
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 5.0) -> None:

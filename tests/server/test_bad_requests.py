@@ -124,7 +124,8 @@ async def test_wrong_paths_and_methods(start: StartRig) -> None:
 async def test_a_body_that_is_too_large_is_refused_unread(start: StartRig) -> None:
     rig = await start(capture=False)
     reader, writer = await asyncio.open_connection(*rig.url.removeprefix("http://").split(":"))
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n{")
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n")
+    writer.write(b"content-type: application/json\r\ncontent-length: 99999999\r\n\r\n{")
     head = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
     assert b" 413 " in head
     writer.close()

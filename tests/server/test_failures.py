@@ -124,7 +124,8 @@ async def test_a_client_that_leaves_ends_the_generation(start: StartRig, stream:
     rig = await start(LONG, token_delay_s=0.05)
     body = json.dumps({"messages": [HI], "stream": stream}).encode()
     reader, writer = await asyncio.open_connection(*rig.url.removeprefix("http://").split(":"))
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    writer.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
     if stream:
         await reader.readuntil(b'"content"')
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from server_rig import Rig, StartRig
+from server_rig import ADMIN_KEY, Rig, StartRig
 from slime.types import Feedback, TurnState, Verdict
 
 USER = {"role": "user", "content": "Hi"}
@@ -22,7 +22,8 @@ async def turn_of(rig: Rig, **options: Any) -> str:
 
 
 async def say(rig: Rig, *, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
-    return await rig.http.post("/v1/feedback", json=body, headers=headers)
+    admin = {"authorization": f"Bearer {ADMIN_KEY}"}
+    return await rig.http.post("/v1/feedback", json=body, headers=admin | (headers or {}))
 
 
 async def kept(rig: Rig, turn_id: str) -> list[Feedback]:
@@ -135,24 +136,39 @@ async def test_what_makes_no_sense_is_refused_with_the_field(start: StartRig) ->
         assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_nobody_speaks_of_somebody_elses_turn(start: StartRig) -> None:
+async def test_a_chat_key_may_praise_nothing(start: StartRig) -> None:
+    rig = await start(api_key="right")
+    turn_id = await turn_of(rig, headers={"authorization": "Bearer right"})
+    for headers, status in (
+        ({"authorization": "Bearer right"}, 403),
+        ({"authorization": "", "x-api-key": "right"}, 403),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": ""}, 401),
+    ):
+        assert (await say(rig, turn_id=turn_id, kind="thumbs", value="up", headers=headers)).status_code == status
+    assert await kept(rig, turn_id) == []
+    assert (await rig.http.get("/v1/feedback")).status_code == 405
+
+
+async def test_without_a_chat_key_feedback_needs_the_admin_key_all_the_same(start: StartRig) -> None:
     rig = await start()
-    anns = {"authorization": "Bearer ann", "x-session-id": "s1"}
-    turn_id = await turn_of(rig, headers=anns)
-    for headers in ({"authorization": "Bearer bob"}, {"authorization": "Bearer bob", "x-session-id": "s1"}):
-        named = {} if "x-session-id" in headers else {"turn_id": turn_id}
-        answer = await say(rig, headers=headers, kind="thumbs", value="up", **named)
-        assert answer.status_code == 404
-        assert answer.json()["error"]["code"] == "turn_not_found"
-    unknown = await say(rig, headers=anns, turn_id="t" + "0" * 20, kind="thumbs", value="up")
-    assert unknown.status_code == 404
+    turn_id = await turn_of(rig)
+    refused = await say(rig, turn_id=turn_id, kind="thumbs", value="up", headers={"authorization": "Bearer local"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "admin_key_needed")
     assert await kept(rig, turn_id) == []
 
 
-async def test_the_key_is_asked_for_as_everywhere_and_only_posts_are_taken(start: StartRig) -> None:
-    rig = await start(api_key="right")
-    assert (await say(rig, kind="thumbs", value="up")).status_code == 401
-    assert (await rig.http.get("/v1/feedback")).status_code == 405
+async def test_the_admin_key_speaks_of_every_keys_turns_and_not_of_a_name_that_two_of_them_use(start: StartRig) -> None:
+    rig = await start()
+    anns = await turn_of(rig, headers={"authorization": "Bearer ann", "x-session-id": "s1"})
+    assert (await say(rig, turn_id=anns, kind="thumbs", value="up")).json()["turn_id"] == anns
+    assert (await say(rig, headers={"x-session-id": "s1"}, kind="thumbs", value="up")).json()["turn_id"] == anns
+    bobs = await turn_of(rig, headers={"authorization": "Bearer bob", "x-session-id": "s1"})
+    ambiguous = await say(rig, headers={"x-session-id": "s1"}, kind="thumbs", value="down")
+    assert (ambiguous.status_code, ambiguous.json()["error"]["param"]) == (400, "turn_id")
+    assert await kept(rig, bobs) == []
+    unknown = await say(rig, turn_id="t" + "0" * 20, kind="thumbs", value="up")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "turn_not_found")
 
 
 async def test_without_capture_there_is_nothing_to_speak_of(start: StartRig) -> None:

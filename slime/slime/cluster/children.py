@@ -24,6 +24,7 @@ from slime.config import EngineConfig, ModelConfig
 from slime.engines.launch import EngineProcess, leashed, start_engine
 from slime.engines.supervisor import Supervisor
 from slime.errors import EngineKilled, EngineUnavailable
+from slime.private_files import open_private
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,7 @@ class CommandHolder:
 
     async def start(self, command: Sequence[str], log_path: str, environment: dict[str, str]) -> int:
         """Start it; returns its pid at once."""
-        Path(log_path).parent.mkdir(parents=True, exist_ok=True)
-        with Path(log_path).open("ab") as output:  # noqa: ASYNC230 - a local file, opened once
+        with open_private(Path(log_path)) as output:
             self._process = await asyncio.create_subprocess_exec(
                 *leashed(command),
                 stdin=asyncio.subprocess.DEVNULL,

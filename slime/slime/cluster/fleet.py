@@ -56,6 +56,7 @@ class Fleet:
         self.clients = [
             HttpEngine(
                 url,
+                token=engine.engine_token,
                 timeout_s=engine.engine_timeout_s,
                 stall_s=engine.generation_stall_s,
                 pause_mode=None if engine.backend == "embedded" else "retract",

@@ -39,7 +39,7 @@ async def teaching(config: Config, fleet: Fleet, gpus: str, log_dir: Path) -> As
     chat, whose = ChatFormat.load(config.model.model_path), adapter_of(config.lora)
     model_path = own_teacher(config)
     if chosen.teacher_url:
-        async with HttpEngine(chosen.teacher_url) as engine:
+        async with HttpEngine(chosen.teacher_url, token=config.engine.engine_token) as engine:
             yield Teacher(engine, policy, chat, chosen, adapter_of=whose)
     elif model_path:
         check_model_dir(model_path)

@@ -64,6 +64,7 @@ class HttpEngine:
         self,
         base_url: str,
         *,
+        token: str = "",
         timeout_s: float = 600.0,
         stall_s: float = 120.0,
         connect_s: float = 5.0,
@@ -72,6 +73,7 @@ class HttpEngine:
     ) -> None:
         """
         Args:
+            token: what the engine wants of everybody; empty = nothing.
             timeout_s: how long one generation may take.
             stall_s: how long a stream may go without an event.
             connect_s: how long a connection may take to open.
@@ -82,6 +84,7 @@ class HttpEngine:
                 exchange, where a pause would hold them up through the reading; SGLang waits for the last to finish.
         """
         self.base_url = base_url.rstrip("/")
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._timeout_s = timeout_s
         self._stall_s = stall_s
         self._connect_s = connect_s
@@ -261,7 +264,7 @@ class HttpEngine:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-                headers={"Content-Type": "application/json"},
+                headers=self._headers,
                 auto_decompress=False,
                 trust_env=False,
             )

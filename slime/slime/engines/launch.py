@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,7 @@ from slime.engines import leash
 from slime.engines.client import HttpEngine
 from slime.engines.dialect import adapter_to_wire, version_to_wire
 from slime.errors import EngineError, EngineKilled, EngineUnavailable
+from slime.private_files import new_secret, open_private, write_private
 from slime.weights import MANIFEST_FILE, read_manifest
 
 Backend = Literal["embedded", "sglang", "scripted"]
@@ -89,6 +91,9 @@ async def start_engine(
 ) -> EngineProcess:
     """Start an engine and return when it generates.
 
+    With `engine.engine_token` it listens behind that token, which neither `ps` nor the environment shows: our engines
+    read it from standard input, SGLang from a file that is gone once it is up.
+
     Args:
         backend: another one than `engine.backend`.
         port: 0 = a free one.
@@ -103,29 +108,42 @@ async def start_engine(
     port = port or free_port(host)
     kind = backend or engine.backend
     command = engine_command(kind, model, engine, host=host, port=port, gpus=gpus)
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("ab") as log:
+    token_file = log_path.with_suffix(f".{port}.yaml") if kind == "sglang" and engine.engine_token else None
+    reads_token = bool(engine.engine_token) and token_file is None
+    if token_file is not None:
+        write_private(token_file, json.dumps({"api-key": engine.engine_token}))
+        extra_args = (*extra_args, "--config", str(token_file))
+    elif reads_token:
+        extra_args = (*extra_args, "--token-from-stdin")
+    with open_private(log_path) as log:
         process = await asyncio.create_subprocess_exec(
             *leashed(command),
             *extra_args,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if reads_token else asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env={**os.environ, **_environment(kind, is_cpu=_is_cpu(model), gpus=gpus), **(environment or {})},
         )
+    if process.stdin is not None:
+        process.stdin.write(f"{engine.engine_token}\n".encode())
+        process.stdin.close()
     started = EngineProcess(f"http://{host}:{port}", process, log_path)
     try:
-        await _wait_until_ready(started, engine.engine_start_timeout_s)
+        await _wait_until_ready(started, engine)
     except BaseException:
         await started.stop(grace_s=1.0)
         raise
+    finally:
+        if token_file is not None:
+            token_file.unlink(missing_ok=True)
     return started
 
 
-async def _wait_until_ready(started: EngineProcess, timeout_s: float) -> None:
+async def _wait_until_ready(started: EngineProcess, engine: EngineConfig) -> None:
+    timeout_s = engine.engine_start_timeout_s
     deadline = time.monotonic() + timeout_s
     reason = "it never answered"
-    async with HttpEngine(started.url) as client:
+    async with HttpEngine(started.url, token=engine.engine_token) as client:
         while time.monotonic() < deadline and started.is_alive:
             try:
                 await client.health(timeout_s=min(30.0, max(1.0, deadline - time.monotonic())))
@@ -187,6 +205,11 @@ def _sglang_flags(model: ModelConfig, gpus: str) -> list[str]:
         return [*flags, "--dtype", dtype, "--max-total-tokens", str(_CPU_KV_TOKENS)]
     num_gpus = len(gpus.split(",")) if gpus else 1
     return [*flags, "--dtype", model.dtype, "--tp", str(num_gpus)]
+
+
+def with_token(engine: EngineConfig) -> EngineConfig:
+    """The settings of engines that are started, with a token drawn where none is set."""
+    return engine if engine.engine_token else replace(engine, engine_token=new_secret())
 
 
 def adapter_flags(

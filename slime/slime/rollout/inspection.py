@@ -177,7 +177,8 @@ async def _teacher(config: Config) -> AsyncIterator[Teacher]:
     if not url or not config.model.model_path:
         yield _NoTeacher()
         return
-    async with HttpEngine(url) as engine, HttpEngine(policy_url or url) as policy:
+    token = config.engine.engine_token
+    async with HttpEngine(url, token=token) as engine, HttpEngine(policy_url or url, token=token) as policy:
         yield Teacher(
             engine,
             policy,

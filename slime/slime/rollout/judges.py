@@ -57,7 +57,7 @@ async def judge_model_at(judge: JudgeConfig, tokenizer_dir: str) -> AsyncIterato
         raise ConfigError(
             f"--judge-url {judge.judge_url} is an engine; --judge-model-path must name its model directory"
         )
-    async with HttpEngine(judge.judge_url, timeout_s=judge.judge_timeout_s) as engine:
+    async with HttpEngine(judge.judge_url, token=judge.judge_api_key, timeout_s=judge.judge_timeout_s) as engine:
         yield EngineModel(engine, renderer(tokenizer_dir), judge.judge_url)
 
 

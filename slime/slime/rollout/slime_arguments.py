@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from slime.config import Config
 from slime.plugins.settings import plugin_settings
+from slime.rollout.slime_names import introduce
 
 
 def groups_per_batch(config: Config) -> int:
@@ -37,6 +38,7 @@ def slime_arguments(config: Config, *, engine_url: str = "", stop_token_ids: tup
     """
     settings = dict(plugin_settings(config))
     engine = urlsplit(engine_url)
+    introduce(engine.netloc, config.engine.engine_token)
     num_groups = groups_per_batch(config)
     settings |= {
         "hf_checkpoint": config.model.model_path,
@@ -56,6 +58,7 @@ def slime_arguments(config: Config, *, engine_url: str = "", stop_token_ids: tup
         "sglang_router_port": engine.port,
         "lora_path": None,
         "weight_version": None,
+        "sglang_api_key": config.engine.engine_token or None,
         "sglang_speculative_algorithm": None,
         "use_slime_router": False,
         "partial_rollout": False,

@@ -38,6 +38,8 @@ def read_error(status: int, raw: bytes) -> EngineError:
 
 
 def _typed_error(status: int, message: str) -> EngineError:
+    if status == 401:
+        return EngineRejected(f"the engine wants a token: set ENGINE_TOKEN ({message})", status)
     if 400 <= status < 500 and status != 429:
         return EngineRejected(f"the engine refused: {message}", status)
     return EngineUnavailable(f"the engine answered {status}: {message}")

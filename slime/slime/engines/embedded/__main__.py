@@ -10,6 +10,7 @@ import torch
 import uvicorn
 
 from slime.engines.dialect import FIRST_VERSION, version_from_wire
+from slime.engines.door import behind_door
 from slime.engines.embedded.server import build_app
 from slime.engines.embedded.service import EngineOptions, EngineService
 from slime.errors import OpenClawError
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     uvicorn.run(
-        build_app(service),
+        behind_door(build_app(service), token_from_stdin=args.token_from_stdin),
         host=args.host,
         port=args.port,
         log_level=args.log_level,
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--lora-paths", nargs="*", default=[], metavar="NAME=DIR", help="adapters to begin with; more can be loaded")
     add("--incremental-streaming-output", action="store_true", help="streams say only what is new")
+    add("--token-from-stdin", action="store_true", help="want the token that is the first line of it")
     add("--num-threads", type=int, default=0, help="threads that one operation may use; 0 = torch's default")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser

@@ -10,6 +10,7 @@ from pathlib import Path
 import uvicorn
 
 from slime.engines.dialect import version_from_wire
+from slime.engines.door import behind_door
 from slime.engines.scripted.core import ScriptedCore
 from slime.engines.scripted.faults import Fault
 from slime.engines.scripted.script import DEFAULT_REPLIES, Script
@@ -30,6 +31,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-queued-requests", type=int, default=256)
     parser.add_argument("--incremental-streaming-output", action="store_true")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME[:TIMES]", help=", ".join(Fault))
+    parser.add_argument("--token-from-stdin", action="store_true", help="want the token that is the first line of it")
     return parser.parse_args(arguments)
 
 
@@ -56,7 +58,7 @@ def build_app(options: argparse.Namespace) -> ScriptedApp:
 
 async def serve(options: argparse.Namespace) -> None:
     config = uvicorn.Config(
-        build_app(options),
+        behind_door(build_app(options), token_from_stdin=options.token_from_stdin),
         host=options.host,
         port=options.port,
         http="httptools",
