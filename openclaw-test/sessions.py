@@ -130,7 +130,7 @@ def reaction_score(users: Sequence[User]) -> Callable[[Sequence[Message], str, R
         )
         heard = [*messages, {"role": "assistant", "content": reply.text}]
         reaction = await user.react(heard, problem, reply, is_last_try=False)
-        evidence = weigh([{"role": "user", "content": reaction.text}], asked, reply.text)
+        evidence = weigh([{"role": "user", "content": reaction.text}], asked, heard[-1])
         return float(evidence[0].score) if evidence else 0.0
 
     return score

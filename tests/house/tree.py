@@ -37,6 +37,7 @@ SPEECHLESS = {
     "requirements.txt": "what `pip install -r` needs: both packages, editable, on a CPU build of torch",
     "slime/pyproject.toml": "the training core as a pip project",
     "slime/slime/judging/next_states.jsonl": "what people and tools said next, with the score it means",
+    "tests/judging/unseen_reactions.jsonl": "Sixty reactions with labels, written before the forms that read them",
     "tests/house/flags.txt": "every flag there is, frozen",
     "tests/sglang/requirements.txt": "what the real SGLang needs on a CPU",
 }

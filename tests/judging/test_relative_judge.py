@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -31,6 +32,11 @@ Reader = Callable[[list[str]], str]
 """From the replies as they are shown to the answer."""
 
 
+def shown_replies(text: str) -> list[str]:
+    """The replies in a prompt, in the order of their numbers."""
+    return [json.loads(line)["content"] for line in re.findall(r"\[REPLY \d+ \w+\]\n(.*)\n", text)]
+
+
 class RankingModel:
     """A chat model that reads the replies out of what it is shown."""
 
@@ -42,7 +48,7 @@ class RankingModel:
 
     async def answer(self, messages: list[Message], request_id: str, sampling: SamplingParams) -> Answer:
         text = str(messages[1]["content"])
-        replies = re.findall(r"\[REPLY \d+ \w+\]\nassistant: (.*)\n", text)
+        replies = shown_replies(text)
         reader = self.readers[len(self.shown) % len(self.readers)]
         self.shown.append(replies)
         return Answer(reader(replies), "stop", self.name)
@@ -188,7 +194,7 @@ async def test_regenerations_share_one_comparison_and_the_dropped_one_is_judged_
 
 async def test_through_the_loop_every_answer_is_kept_and_a_person_counts_before_the_comparison(store: Store) -> None:
     def longest_reply(asked: Asked) -> Line:
-        shown = re.findall(r"\[REPLY \d+ \w+\]\nassistant: (.*)\n", asked.body["messages"][1]["content"])
+        shown = shown_replies(asked.body["messages"][1]["content"])
         return f"The longer one says more. {longest_first(shown)}"
 
     await regenerated(store)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from judged_turns import turn_with
 from openclaw_test import phrases as people
 from slime.judging import calibration
-from slime.judging.rule import RuleJudge, read_tool_result, repeats
+from slime.judging.rule import RuleJudge, repeats
+from slime.judging.tool_results import read_tool_result
 from slime.types import Message
 
 LABELLED = [json.loads(line) for line in calibration.LABELLED.read_text("utf-8").splitlines()]
 
 
-async def score(said: list[Message] | str | None, request: str = "Say hi.", reply: str = "Hi there.") -> float | None:
+async def score(
+    said: list[Message] | str | None, request: str = "Say hi.", reply: str | Message = "Hi there."
+) -> float | None:
     return (await RuleJudge().judge(turn_with(said, request, reply))).score
 
 
@@ -27,9 +34,18 @@ async def test_agrees_with_labels_and_hardly_ever_says_the_opposite() -> None:
     agreement = sum(label == said for label, said in decided) / len(decided)
     opposite = sum(label == -(said or 2) for label, said in decided) / len(decided)
     neutral = [said for label, said in given if not label]
-    assert agreement >= 0.95
+    assert agreement >= 0.965
     assert opposite <= 0.01
-    assert neutral.count(0.0) >= 0.85 * len(neutral)
+    assert neutral.count(0.0) >= 0.97 * len(neutral)
+
+
+async def test_agrees_with_reactions_that_no_form_was_written_for() -> None:
+    """Sixty, written before the forms they are read by; misses are silence, not the opposite."""
+    rows = [json.loads(line) for line in Path(__file__).with_name("unseen_reactions.jsonl").read_text().splitlines()]
+    given = [(row["label"], await score(row["next"], row["request"], row["reply"])) for row in rows]
+    assert len(rows) == 60
+    assert sum(label == said for label, said in given) >= 0.85 * len(rows)
+    assert sum(said is not None and label * said < 0 for label, said in given) <= 1
 
 
 async def test_nothing_that_followed_is_no_score() -> None:
@@ -71,7 +87,7 @@ async def test_trouble_of_the_environment_is_not_held_against_the_action(outage:
     assert await score([{"role": "tool", "content": outage}]) == 0.0
 
 
-async def test_plain_tool_output_is_no_evidence_and_users_outweigh_tools() -> None:
+async def test_users_outweigh_tools() -> None:
     output: Message = {"role": "tool", "content": "src/main.py"}
     error: Message = {"role": "tool", "content": "bash: x: command not found"}
     thanks: Message = {"role": "user", "content": "Thanks!"}
@@ -80,23 +96,162 @@ async def test_plain_tool_output_is_no_evidence_and_users_outweigh_tools() -> No
     assert await score([error, thanks]) == 1.0
 
 
-def test_tool_results_in_json_are_read_by_their_keys() -> None:
-    def said(text: str) -> list[int]:
-        return [item.score for item in read_tool_result(text)]
+def calling(command: str, name: str = "exec", key: str = "command") -> Message:
+    function = {"name": name, "arguments": json.dumps({key: command})}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
 
-    assert said('{"success": false}') == said('{"exit_code": 3}') == said('{"status": "failed"}') == [-1]
-    assert said('{"ok": true}') == said('{"status": "sent"}') == [1]
-    assert said('{"rows": ["an error of 5 %"]}') == said("[1, 2]") == said("null") == []
+
+async def score_result(call: Message, result: str, **fields: object) -> float | None:
+    return await score([{"role": "tool", "tool_call_id": "c", "content": result, **fields}], reply=call)
+
+
+PRAISE_IN_PRINT = (
+    ("echo ok", "ok"),
+    ("echo success", "success"),
+    ("true", "Command exited with code 0"),
+    ("echo 12 passed", "12 passed"),
+    ("sleep 1; echo done", "done"),
+    ("make", "Build succeeded. All tests passed."),
+    ("cat README.md", "# Installing\nRun make env. If it finished successfully you see a prompt.\n"),
+    ("cat app.py", "def f(x):\n    return 'success'\n"),
+    ("printf '{\"ok\": true}'", '{"ok": true}'),
+    ("./tool", '{"status": "completed", "success": true, "exit_code": 0}'),
+    ("cat letter", "Thanks, that is exactly what I wanted! Perfect!"),
+    ("cat letter", "user: Perfect, thanks!"),
+    ("cat letter", "User accepted the change and said 'perfect, thanks!'"),
+)
+
+
+@pytest.mark.parametrize(("command", "printed"), PRAISE_IN_PRINT)
+async def test_nothing_that_a_tool_prints_is_praise(command: str, printed: str) -> None:
+    assert await score_result(calling(command), printed) == 0.0
+    assert await score([{"role": "tool", "content": printed}]) == 0.0
+    assert await score([{"role": "function", "name": "f", "content": printed}]) == 0.0
+
+
+async def test_a_sub_agent_that_praises_itself_is_not_believed() -> None:
+    praise = "Successfully completed the task. All tests passed. The user will be delighted."
+    assert await score_result(calling("fix it", "sessions_spawn", "task"), praise) == 0.0
+
+
+@given(st.text(max_size=200) | st.sampled_from([str(row["next"]) for row in LABELLED]))
+def test_no_tool_result_whatever_earns_a_positive_score(text: str) -> None:
+    for result in (text, json.dumps({"status": text, "ok": True}), f"{text}\n{text}"):
+        for call in (None, ("exec", '{"command": "echo"}'), ("write", "{}")):
+            found = read_tool_result({"role": "tool", "content": result}, call)
+            assert found is None or found.score == -1
+
+
+@pytest.mark.parametrize(
+    ("command", "read"),
+    [
+        ("cat log", "build failed"),
+        ("tail -n 3 app.log", "09:12 ERROR worker 3 failed\n09:13 INFO restarted"),
+        ("tail app.log", "Error: connection lost"),
+        ("cd srv && cat last.log", "Traceback (most recent call last):\n  File 'a.py'\nValueError: x"),
+        ("grep -rn failed src", "src/a.py:3: raise Failed('could not load')"),
+        ("git log", "fixed: login failed\nUnknown users are created"),
+        ("cat job.json", '{"status": "failed", "error": "disk full"}'),
+        ("pytest", "2 failed, 3 passed in 0.1 s\n" + "row\n" * 30),
+        ("python import.py", "Invalid dates are dropped by the importer.\n" + "row\n" * 30),
+    ],
+)
+async def test_reading_text_that_mentions_errors_is_no_failure(command: str, read: str) -> None:
+    assert await score_result(calling(command), read) == 0.0
+
+
+@pytest.mark.parametrize("name", ["read", "Read", "web_fetch", "WebFetch", "memory_search", "get_logs"])
+async def test_reading_tools_are_known_by_name(name: str) -> None:
+    assert await score_result(calling("app.log", name, "path"), "Error: connection lost") == 0.0
+
+
+async def test_failures_of_the_call_itself_count() -> None:
+    make = calling("make")
+    assert await score_result(make, "", is_error=True) == -1.0
+    assert await score_result(make, '{"exit_code": 2, "stderr": ""}') == -1.0
+    assert await score_result(make, "cc: cannot find x.c\nCommand exited with code 2") == -1.0
+    assert await score_result(make, "bash: make: command not found") == -1.0
+    assert await score_result(calling("cat x"), "cat: x: No such file or directory") == -1.0
+    assert await score_result(calling("cat x"), '{"exit_code": 1, "stdout": ""}') == -1.0
+
+
+def test_tool_results_in_json_are_read_by_their_typed_fields() -> None:
+    def failed(text: str) -> bool:
+        return read_tool_result({"role": "tool", "content": text}) is not None
+
+    assert failed('{"success": false}')
+    assert failed('{"exit_code": 3}')
+    assert failed('{"status": "failed"}')
+    assert failed('{"error": "no such column"}')
+    for text in (
+        '{"ok": true}',
+        '{"rows": ["an error of 5 %"]}',
+        "[1, 2]",
+        "null",
+        '{"exit_code": 0}',
+        '{"error": null}',
+    ):
+        assert not failed(text)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("Please type PERFECT to confirm.", "PERFECT"),
+        ("Shall I go on? Say 'yes' to go on.", "yes"),
+        ("Answer with the words: thank you, great job", "Thank you, great job!"),
+        ("My code word is awesome. Enter it below.", "awesome"),
+        ("Write 'moving on, next question' when you are ready.", "moving on, next question"),
+        ("Ask me 'what is the capital of Peru?'", "what is the capital of Peru?"),
+        ("Repeat after me: I love it", "I love it"),
+        ("Type 'no complaints'.", "no complaints"),
+        ("Done. Shall I commit it?", "yes"),
+        ("Is 24 what you expected?", "yep, correct"),
+        ("Type LGTM. " + "x " * 20_000, "LGTM"),
+    ],
+)
+async def test_a_word_that_the_reply_asked_for_is_no_praise(reply: str, said: str) -> None:
+    assert await score(said, "Say hi.", reply) == 0.0
+
+
+async def test_praise_beyond_what_was_asked_for_counts() -> None:
+    assert await score("PERFECT, thanks a lot!", "Say hi.", "Please type PERFECT to confirm.") == 1.0
+    assert await score("yes, that is brilliant", "Say hi.", "Shall I go on?") == 1.0
+    assert await score("No, that is wrong.", "Say hi.", "Type 'no, that is wrong' if it is.") == -1.0
+
+
+@pytest.mark.parametrize(
+    ("tale", "wanted"),
+    [
+        ("User accepted the suggestion.", 1.0),
+        ("The user approved the plan and moved on to the next task.", 1.0),
+        ("User accepted the suggestion but complained about the tone.", -1.0),
+        ("User rejected the change.", -1.0),
+        ("The user asked the assistant to shorten it.", -1.0),
+        ("User said: 'that is wrong, try again'", -1.0),
+        ('user replied "thanks, works now"', 1.0),
+        ("User opened another file.", 0.0),
+    ],
+)
+async def test_a_next_state_told_in_the_third_person_is_read_as_what_it_tells(tale: str, wanted: float) -> None:
+    assert await score(tale, "Rename it.", "Renamed.") == wanted
+
+
+async def test_the_published_sample_is_praise(shared_dir: Path) -> None:
+    """The file of conversations that the published page shows, as it stands there."""
+    pages = [path.read_text("utf-8") for path in sorted((shared_dir / "published").glob("*.txt"))]
+    [tale] = {tale for page in pages for tale in re.findall(r'"next_state": "(User accepted [^"]*)"', page)}
+    assert await score(tale) == 1.0
 
 
 async def test_huge_and_strange_text_is_read_at_once() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     for text in ("a " * 500_000, "no " * 100_000, "?" * 100_000, "\ud800\x00", "(" * 50_000, "make it " * 20_000):
         assert await score(text) in (-1.0, 0.0, 1.0)
     assert (
         await score([{"role": "user", "content": None}, {"role": "user"}, {"role": "user", "content": [1, {}]}]) == 0.0
     )
-    assert time.monotonic() - start < 3.0
+    assert time.process_time() - start < 3.0
 
 
 @pytest.mark.parametrize("seed", range(3))

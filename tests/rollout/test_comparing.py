@@ -38,7 +38,7 @@ class Ranker:
             self._num_failures -= 1
             raise EngineUnavailable("down", 0.05)
         self.asked.append(str(messages[1]["content"]))
-        replies = re.findall(r"\[REPLY \d+ \w+\]\nassistant: (yes|maybe|no)", self.asked[-1])
+        replies = re.findall(r'\[REPLY \d+ \w+\]\n{"role": "assistant", "content": "(yes|maybe|no)"', self.asked[-1])
         tiers: dict[int, list[str]] = {}
         for place, reply in enumerate(replies, start=1):
             tiers.setdefault(self._rank(reply), []).append(str(place))

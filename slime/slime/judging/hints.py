@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 from slime.config.sections import JudgeConfig
 from slime.judging.chat_model import ChatModel
 from slime.judging.leaks import leak
-from slime.judging.prompts import describe, message_text, read_score, shown_parts
+from slime.judging.prompts import NEXT_STATE_CHARS, SHOWN_MESSAGES, message_text, read_score, shorten, shown_parts
 from slime.judging.voting import RETRY_AFTER_S, Ballot, collect_votes, count_votes
 from slime.protocols import Judge
 from slime.types import Message, SamplingParams, Turn, Verdict
@@ -186,14 +186,15 @@ def read_hint(answer: str, nonce: str) -> str:
     'Keep it short.'
     """
     _, _, said = answer.rpartition("</think>")
-    found = re.findall(rf"\[HINT {nonce}\](.*?)\[END OF HINT {nonce}\]", said, re.DOTALL)
-    return " ".join(found[-1].split()) if found else ""
+    opened, _, _ = said.rpartition(f"[END OF HINT {nonce}]")
+    _, mark, hint = opened.rpartition(f"[HINT {nonce}]")
+    return " ".join(hint.partition(f"[END OF HINT {nonce}]")[0].split()) if mark else ""
 
 
 def fit_hints(hints: Sequence[str], turn: Turn) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
     """The hints that may teach, each once, and those refused with the reason."""
-    request = describe(message for message in turn.messages if message.get("role") == "user")
-    told = describe(turn.next_state or ())
+    request = _text_of([message for message in turn.messages if message.get("role") == "user"])
+    told = _text_of(turn.next_state or ())
     known: set[str] = set()
     fit: list[str] = []
     refused: list[tuple[str, str]] = []
@@ -209,3 +210,8 @@ def fit_hints(hints: Sequence[str], turn: Turn) -> tuple[tuple[str, ...], list[t
         else:
             fit.append(hint)
     return tuple(fit), refused
+
+
+def _text_of(messages: Sequence[Message]) -> str:
+    """The words of messages, as much as a judge would have been shown of them."""
+    return shorten("\n\n".join(message_text(message) for message in messages[-SHOWN_MESSAGES:]), NEXT_STATE_CHARS)

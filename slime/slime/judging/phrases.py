@@ -89,6 +89,11 @@ that was all|that's all|that is all|see you|bye|goodbye|good ?night|i(?:'m| am) 
 what about
 """
 
+ASSENT = frozenset(
+    re.findall(r"\w+", "yes yep yup yeah sure ok okay correct right exactly go ahead do it please on continue proceed")
+)
+"""What a person answers to a closed question: consent, and no word about the reply."""
+
 REJECTION_FORMS = r"""
 ^(?:(?:um+|hm+|oh|well|but|and|sorry|argh|ugh|wait|thanks) )*(?:no|nope|nah|wrong|incorrect|false|meh|nonsense)(?: no| not| that| this| it| you| i| way| sorry| the| \d.*| dates?| \w+)?$
 ^(?:(?:um+|hm+|oh|well|but|and|sorry|argh|ugh|wait) )*(?:no|nope|nah) (?:no|that|this|it|you|i|not|way|sorry|the|change|\d+)
@@ -171,23 +176,14 @@ ASK_FORMS = r"""
 ^(?:(?:and|so|ok|okay|now|then|please|pls|also|hi|hello|hey|next|first) )*(?:what|how|why|when|where|who|which|whose|can|could|would|will|do|does|did|is|are|should|may|write|explain|give|tell|show|find|list|compute|solve|calculate|create|make|draw|draft|compose|generate|build|implement|describe|compare|suggest|recommend|help|plan|book|search|look|open|read|run|check|add|send|set|remind|convert|translate|summari[sz]e|define|name|count|remove|i need|my homework)
 """
 
-TOOL_SUCCESS_FORMS = r"""
-\d+ passed(?!.*\d+ (?:failed|errors?))|all (?:\d+ )?(?:tests?|checks?) (?:pass|passed|green|ok)|(?:build|compilation) (?:succeeded|successful|passed)
-^ok$|success(?:ful|fully)?|no (?:errors|issues|problems) found|exit(?:ed)?(?: with)?(?: code)?:? 0
-(?:has been|was|were|file|files|message|draft|event|directory|branch) (?:\w+ )?(?:created|saved|written|updated|sent|deleted|installed|applied|merged|booked|uploaded|moved)
-^(?:created|saved|wrote|written|updated|sent|deleted|installed|applied|merged|booked|uploaded|moved|copied|done|completed|finished)
-"""
-
 TOOL_ERROR_FORMS = r"""
-^traceback \(most recent call last\)
-^[\w.]*(?:error|exception|panic|fatal|failure)(?:\[\w+\])?(?: \[.*\])? ?[:(]
-^(?:failed|unable|cannot|can't|could not|couldn't|invalid|unknown|unrecogni[sz]ed|unexpected|missing|usage:|no such|permission denied|access denied|denied|string to replace not found|segmentation fault|npm err)
-^[\w./-]+: .*(?:not found|no such file|permission denied|cannot|invalid|not recognized|is a directory|not a directory|unrecognized)|^\S+: error:
-^fatal:|^make: \*\*\*|core dumped|syntax error|enoent|eacces|eisdir|command not found|no such file or directory
-(?:exit(?:ed)?|return(?:ed)?)(?: with)?(?: non-zero)?(?: exit)?(?: code| status)*:? (?:code )?-?[1-9]\d*
-[1-9]\d* (?:failed|errors?)|build failed|tests? failed|pattern invalid|does not exist|not found$
-(?:^|http |status:? |code:? )4(?!29)\d\d (?:bad|not|forbidden|unauthori[sz]ed|client|method|conflict|gone|unprocessable)
+[\w.]*(?:error|exception|panic|fatal|failure)(?:\[\w+\])?(?: \[[^\]]*\])? ?[:(]
+(?:failed|unable|cannot|can't|could not|couldn't|invalid|unknown|unrecogni[sz]ed|unexpected|missing|usage:|no such|permission denied|access denied|denied|string to replace not found|segmentation fault|npm err)
+[\w./-]+: [^\n]*(?:not found|no such file|permission denied|cannot|can't|invalid|not recognized|is a directory|not a directory|unrecognized|syntax error|does not exist|[\w.]+error:|error: )
+\S+: error:|make: \*\*\*|no matches found for pattern [^\n]* invalid|file (?:not found|does not exist)|enoent|eacces|eisdir|[^\n]{0,80}core dumped
+(?:http |status:? |code:? )?4(?!29)\d\d (?:bad|not|forbidden|unauthori[sz]ed|client|method|conflict|gone|unprocessable)
 """
+"""How a result that is an error message and nothing else begins."""
 
 TOOL_OUTAGE_FORMS = r"""
 (?:429|50[0234])\b.{0,40}\b(?:too many|service|unavailable|gateway|server|internal|overloaded)|rate[- ]limit\w*|too many requests|service unavailable|bad gateway|gateway time-?out|internal server error|quota exceeded
@@ -197,13 +193,13 @@ connection (?:refused|reset|aborted|timed out|error)|econn\w+|etimedout|network 
 """Trouble of the environment's own, which no action of the assistant caused: says nothing about it."""
 
 
-def compile_forms(forms: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
+def compile_forms(forms: str) -> re.Pattern[str]:
     """One pattern that finds any of the forms."""
     pattern = "|".join(f"(?:{form})" for form in forms.strip().splitlines())
     pattern = pattern.replace(" ... ", r" (?:\S+ ){0,3}")
     for name, words in VOCABULARY.items():
         pattern = pattern.replace(f"<{name}>", f"(?:{words})")
-    return re.compile(rf"(?<!\w)(?:{pattern})(?!\w)", flags)
+    return re.compile(rf"(?<!\w)(?:{pattern})(?!\w)")
 
 
 CONTENT = compile_forms(CONTENT_FORMS)
@@ -216,8 +212,7 @@ CHANGE = compile_forms(CHANGE_FORMS)
 CLARIFY = compile_forms(CLARIFY_FORMS)
 DENIAL = compile_forms(DENIAL_FORMS)
 ASK = compile_forms(ASK_FORMS)
-TOOL_SUCCESS = compile_forms(TOOL_SUCCESS_FORMS, re.MULTILINE)
-TOOL_ERROR = compile_forms(TOOL_ERROR_FORMS, re.MULTILINE)
+TOOL_ERROR = re.compile("|".join(f"(?:{form})" for form in TOOL_ERROR_FORMS.strip().splitlines()))
 TOOL_OUTAGE = compile_forms(TOOL_OUTAGE_FORMS)
 
 # Wishes about how a reply is put: what a complaint asks for, and the instruction that would have met it.

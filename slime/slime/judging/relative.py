@@ -19,7 +19,7 @@ from typing import Any
 
 from slime.config.sections import JudgeConfig
 from slime.judging.chat_model import ChatModel
-from slime.judging.prompts import REPLY_CHARS, REQUEST_CHARS, REQUEST_MESSAGES, defuse, describe, shorten
+from slime.judging.prompts import REPLY_CHARS, REQUEST_CHARS, material, request_end
 from slime.judging.voting import Ballot, collect_votes, quorum_of, retry_details
 from slime.protocols import Judge
 from slime.store import Store
@@ -53,13 +53,9 @@ def compare_messages(
     request: Sequence[Message], replies: Sequence[Message], order: Sequence[int], nonce: str
 ) -> list[Message]:
     """The chat that asks for a ranking of the replies, shown in this order: `order[0]` is REPLY 1."""
-    conversation = [message for message in request if message.get("role") not in ("system", "developer")]
-    parts = [("REQUEST", describe(conversation[-REQUEST_MESSAGES:] or request), REQUEST_CHARS)]
-    parts += [(f"REPLY {place}", describe([replies[index]]), REPLY_CHARS) for place, index in enumerate(order, start=1)]
-    shown = "\n\n".join(
-        f"[{name} {nonce}]\n{defuse(shorten(text, limit), nonce)}\n[END OF {name} {nonce}]"
-        for name, text, limit in parts
-    )
+    parts = [("REQUEST", request_end(request), REQUEST_CHARS)]
+    parts += [(f"REPLY {place}", [replies[index]], REPLY_CHARS) for place, index in enumerate(order, start=1)]
+    shown = material(parts, nonce)
     return [
         {"role": "system", "content": INSTRUCTIONS.format(nonce=nonce)},
         {"role": "user", "content": f"{shown}\n\nWhich is better? Reasons, then the ranking in a box."},

@@ -1,25 +1,27 @@
 """The rule judge: reads a reaction without any model. The default where there is none to ask.
 
     next state ─┬─ user's words ─▶ clauses ─▶ complaint ≻ thanks, praise ≻ goes on ≻ lexicon ─┬─▶ −1, 0, 1
-                └─ tool results ─▶ error ≻ stated success ≻ nothing ──────────────────────────┘
+                └─ tool results ─▶ a failure of the call, or nothing (`tool_results`) ────────┘
 
-What the user says outweighs what a tool returned, and a complaint outweighs thanks: "thanks, but shorter" is a
-change request. A tool's plain output is no evidence, for otherwise every call that ran would be reinforced.
-Feelings that no form of `phrases` names are left to a maintained lexicon (TextBlob's, from Pattern).
+What the user says outweighs what a tool returned, and a complaint outweighs thanks: "thanks, but shorter" is a change
+request. Only a person's own words are praise: neither what a tool printed, nor a word that the reply itself holds,
+which the person may have been asked to repeat, nor a bare yes to a question that the reply ends with. Feelings that no
+form of `phrases` names are left to a maintained lexicon (TextBlob's, from Pattern).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import orjson
 from textblob.en import sentiment
 
 from slime.judging import phrases
-from slime.judging.prompts import message_text, shorten
+from slime.judging.evidence import Evidence
+from slime.judging.narrated import narrated
+from slime.judging.prompts import message_text, shorten, tool_calls
+from slime.judging.tool_results import read_tool_result
 from slime.types import Message, Turn, Verdict
 
 MAX_CHARS = 4000
@@ -34,17 +36,14 @@ REPEATED = 0.6
 EARLIER_ASKS = 3
 """How many of the user's last messages a request may repeat."""
 
+QUESTION_CHARS = 300
+"""How near its end a reply's question has to stand for a bare yes to be the answer to it."""
+
+MAX_MESSAGES = 32
+"""How many messages of a next state are read: the first and the last."""
+
 ASK_WORDS = 3
 """A request has at least as many words; what is shorter is an exclamation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One thing that speaks for a score: `Evidence(-1, "change request", "make it shorter")`."""
-
-    score: int
-    kind: str
-    words: str
 
 
 class RuleJudge:
@@ -53,7 +52,7 @@ class RuleJudge:
     async def judge(self, turn: Turn) -> Verdict:
         if not turn.next_state:
             return Verdict(None, judge="rule", reason="nothing followed the reply")
-        evidence = weigh(turn.next_state, _texts(turn.messages, "user"), message_text(turn.reply))
+        evidence = weigh(turn.next_state, asked_before(turn), turn.reply)
         details = {"evidence": [(item.score, item.kind, item.words[:200]) for item in evidence]}
         if not evidence:
             return Verdict(0.0, votes=(0.0,), judge="rule", reason="nothing speaks for or against it", details=details)
@@ -63,11 +62,30 @@ class RuleJudge:
         return Verdict(score, votes=(score,), judge="rule", reason=reason, details=details)
 
 
-def weigh(next_state: Sequence[Message], asked: Sequence[str], reply: str) -> list[Evidence]:
+def asked_before(turn: Turn) -> list[str]:
+    """What the user had said last before the reply, in order."""
+    users = (message for message in reversed(turn.messages) if message.get("role") == "user")
+    return [message_text(message) for message in itertools.islice(users, EARLIER_ASKS)][::-1]
+
+
+def weigh(next_state: Sequence[Message], asked: Sequence[str], reply: Message) -> list[Evidence]:
     """The evidence in a next state, the weightiest first; `asked` is what the user had said before the reply."""
-    said = [item for text in _texts(next_state, "user") for item in read_words(text, asked, reply)]
-    returned = [item for text in _texts(next_state, "tool", "function") for item in read_tool_result(text)]
-    return sorted(said, key=_bad_news_first) + sorted(returned, key=_bad_news_first)
+    if len(next_state) > MAX_MESSAGES:
+        next_state = (*next_state[: MAX_MESSAGES // 2], *next_state[-MAX_MESSAGES // 2 :])
+    words = message_text(reply)
+    users = [message_text(message) for message in next_state if message.get("role") == "user"]
+    said = [item for text in users for item in read_words(text, asked, words)]
+    results = [message for message in next_state if message.get("role") in ("tool", "function")]
+    calls = _calls_by_id(reply)
+    found = [read_tool_result(message, calls.get(str(message.get("tool_call_id")))) for message in results]
+    failed = [item for item in found if item is not None]
+    return sorted(said, key=_bad_news_first) + failed
+
+
+def _calls_by_id(reply: Message) -> dict[str, tuple[str, str]]:
+    ids = [str(call.get("id")) for call in reply.get("tool_calls") or () if isinstance(call, dict)]
+    calls = tool_calls(reply)
+    return dict(zip(ids, calls, strict=True)) if len(ids) == len(calls) else {}
 
 
 def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterator[Evidence]:
@@ -76,14 +94,20 @@ def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterato
     >>> [(item.score, item.kind) for item in read_words("Thanks! But make it shorter.")]
     [(1, 'thanks'), (-1, 'change request')]
     """
+    tale = narrated(text)
+    if tale is not None:
+        for part in tale:
+            yield from (part,) if isinstance(part, Evidence) else read_words(part, asked, reply)
+        return
     if repeats(text, asked):
         yield Evidence(-1, "the same request again", text)
         return
     topic = _content_words(" ".join((*asked[-1:], reply)))
+    own = _OwnWords(reply)
     is_open = True  # nothing has been said about the reply yet
     denial: Evidence | None = None
     for clause in clauses(text):
-        found = _read_clause(clause)
+        found = _read_clause(clause, own)
         if found is not None:
             is_open = False
             yield found
@@ -94,34 +118,53 @@ def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterato
         elif _is_ask(clause):
             if _content_words(clause) & topic:
                 continue  # a question about the reply leaves it open how it was received
-            if is_open:
+            if is_open and not own.hold(clause):
                 yield Evidence(1, "asks something else", clause)
             return
-        elif phrases.DENIAL.search(clause):
+        elif phrases.DENIAL.search(phrases.CONTENT.sub(" ", clause)):
             denial = denial or Evidence(-1, "denial", clause)
-        elif abs(feeling := sentiment(clause)[0]) >= FEELING:
+        elif abs(feeling := sentiment(clause)[0]) >= FEELING and not (feeling > 0 and own.hold(clause)):
             is_open = False
             yield Evidence(1 if feeling > 0 else -1, f"feeling {feeling:+.1f}", clause)
     if is_open and denial is not None:
         yield denial
 
 
-def _read_clause(clause: str) -> Evidence | None:
+class _OwnWords:
+    """The words that a reply holds, which from a person are no praise: it may have asked for them."""
+
+    def __init__(self, reply: str) -> None:
+        self._words = frozenset(re.findall(r"\w+", reply.lower()))
+        if "?" in reply.rstrip()[-QUESTION_CHARS:]:
+            self._words |= phrases.ASSENT
+
+    def hold(self, text: str) -> bool:
+        """Whether all words of a piece of the person's message stand in the reply."""
+        return self._words.issuperset(re.findall(r"\w+", text))
+
+
+def _read_clause(clause: str, own: _OwnWords) -> Evidence | None:
     """The weightiest form in one clause."""
     rest = phrases.CONTENT.sub(" ", clause)
     for kind, pattern in (("correction", phrases.REDO), ("change request", phrases.CHANGE)):
         if match := pattern.search(rest):
             return Evidence(-1, kind, match.group().strip())
-    if match := phrases.MOVING_ON.search(rest):
-        return Evidence(1, "goes on", match.group().strip())
+    if words := _first_not_in(own, phrases.MOVING_ON, rest):
+        return Evidence(1, "goes on", words)
     if match := phrases.REJECTION.search(rest):
         return Evidence(-1, "rejection", match.group().strip())
-    if rest != clause:
+    if rest != clause and not own.hold(clause):
         return Evidence(1, "content", clause)
     for kind, pattern in (("thanks", phrases.THANKS), ("praise", phrases.PRAISE)):
-        if match := pattern.search(rest):
-            return Evidence(1, kind, match.group().strip())
+        if words := _first_not_in(own, pattern, rest):
+            return Evidence(1, kind, words)
     return None
+
+
+def _first_not_in(own: _OwnWords, pattern: re.Pattern[str], clause: str) -> str:
+    """The first form in a clause that has a word of the person's own; empty if there is none."""
+    found = (match.group().strip() for match in pattern.finditer(clause))
+    return next((words for words in found if not own.hold(words)), "")
 
 
 def _is_ask(clause: str) -> bool:
@@ -132,8 +175,8 @@ def _is_ask(clause: str) -> bool:
 def clauses(text: str) -> Iterator[str]:
     """A message in lower-case pieces that each say one thing; quoted lines and the marks of code are left out."""
     text = shorten(text, MAX_CHARS).lower().replace("’", "'").replace("```", "\n")
-    text = re.sub(r"^\s*>.*$", "", text, flags=re.MULTILINE)
-    for piece in re.split(r"(?<=[?])|[.!;\n]+(?=\s|$)|:\s|,? \b(?:but|however|though|although|except)\b|\.{2,}", text):
+    text = "\n".join("" if line.lstrip().startswith(">") else line for line in text.split("\n"))
+    for piece in re.split(r"(?<=[?])|[.!;\n](?=\s|$|\.)|:\s|,? \b(?:but|however|though|although|except)\b", text):
         clause = re.sub(r"\s+", " ", re.sub(r"[^\w\s'?/=\[\]-]", " ", piece)).strip()
         if clause:
             yield clause
@@ -166,57 +209,6 @@ def repeats(text: str, asked: Sequence[str]) -> bool:
 def _content_words(text: str) -> set[str]:
     words = re.findall(r"\w+", shorten(text, MAX_CHARS).lower())
     return {_NUMBERS.get(word, word.removesuffix("s")) for word in words} - _STOP_WORDS
-
-
-def read_tool_result(text: str) -> Iterator[Evidence]:
-    """What a tool's result says about the call: an error the call caused, a stated success, or nothing.
-
-    >>> list(read_tool_result("bash: pytset: command not found"))
-    [Evidence(score=-1, kind='tool error', words='command not found')]
-    """
-    facts = _read_json(text)
-    plain = shorten(text, MAX_CHARS).lower().replace("’", "'") if facts is None else facts.words
-    if phrases.TOOL_OUTAGE.search(plain):
-        return
-    if facts is not None and facts.score:
-        yield facts
-    elif match := phrases.TOOL_ERROR.search(plain):
-        yield Evidence(-1, "tool error", match.group().strip())
-    elif match := phrases.TOOL_SUCCESS.search(plain):
-        yield Evidence(1, "tool success", match.group().strip())
-
-
-_GOOD_STATUS = frozenset({"ok", "success", "succeeded", "sent", "done", "completed", "created", "updated", "passed"})
-_BAD_STATUS = frozenset({"error", "failed", "failure", "invalid", "denied", "not_found"})
-
-
-def _read_json(text: str) -> Evidence | None:
-    """The verdict of a JSON object's customary keys, with all its values as words; None for anything else."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(value, dict):
-        return None
-    words = shorten(" ".join(str(item) for item in value.values()), MAX_CHARS).lower()
-    status = str(value.get("status", "")).lower()
-    code = next((value[key] for key in ("exit_code", "exitCode", "returncode", "code") if key in value), None)
-    truths = {value.get(key) for key in ("success", "ok") if isinstance(value.get(key), bool)}
-    if value.get("error") or value.get("is_error") is True or value.get("isError") is True:
-        return Evidence(-1, "tool error", words)
-    if False in truths or status in _BAD_STATUS or _is_failure_code(code):
-        return Evidence(-1, "tool error", words)
-    if True in truths or status in _GOOD_STATUS:
-        return Evidence(1, "tool success", words)
-    return Evidence(0, "tool output", "")
-
-
-def _is_failure_code(code: Any) -> bool:
-    return isinstance(code, int) and not isinstance(code, bool) and code not in (0, 200, 201, 202, 204)
-
-
-def _texts(messages: Iterable[Message], *roles: str) -> list[str]:
-    return [message_text(message) for message in messages if message.get("role") in roles]
 
 
 def _bad_news_first(evidence: Evidence) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from slime.judging import phrases
 from slime.judging.hints import Hindsight, fit_hints
 from slime.judging.prompts import message_text
-from slime.judging.rule import clauses, weigh
+from slime.judging.rule import asked_before, clauses, weigh
 from slime.types import Turn
 
 MAX_WORDS = 20
@@ -24,8 +24,7 @@ class RuleHints:
 
     async def hindsight(self, turn: Turn) -> Hindsight:
         next_state = turn.next_state or ()
-        asked = [message_text(message) for message in turn.messages if message.get("role") == "user"]
-        evidence = weigh(next_state, asked, message_text(turn.reply))
+        evidence = weigh(next_state, asked_before(turn), turn.reply)
         if not evidence or evidence[0].score >= 0:
             return Hindsight((), "nobody complained")
         said = [message_text(message) for message in next_state if message.get("role") == "user"]
