@@ -20,12 +20,13 @@ import time
 import orjson
 from slime.errors import OpenClawError
 
-from openclaw.api_errors import ApiError, as_api_error, overloaded
+from openclaw.admission import Bodies, Places
+from openclaw.api_errors import ApiError, as_api_error
 from openclaw.capture import Capture, capture_is_off
 from openclaw.chat_completions import ChatCompletions, ServedModel
 from openclaw.engine_pool import EnginePool
 from openclaw.exchange import ClientGone, Exchange, Receive, Scope, Send
-from openclaw.feedback import serve_feedback
+from openclaw.feedback import MAX_FEEDBACK_BYTES, serve_feedback
 from openclaw.gate import Gate
 
 log = logging.getLogger(__name__)
@@ -41,12 +42,16 @@ _METHODS = {
 }
 
 
+MAX_FEEDBACK_AT_ONCE = 64
+
+
 class App:
     """The application.
 
     Args:
         gate: who may ask for what.
-        max_concurrent_requests: chats under way at once; more are refused before their body is read.
+        max_concurrent_requests: chats under way at once; more are refused.
+        max_body_bytes: what the bodies of all requests may hold together.
     """
 
     def __init__(
@@ -57,14 +62,16 @@ class App:
         *,
         gate: Gate,
         max_concurrent_requests: int = 512,
+        max_body_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         self._model = model
         self._engines = engines
         self._capture = capture
         self._chat = ChatCompletions(model, engines, capture)
         self._gate = gate
-        self._max_concurrent = max_concurrent_requests
-        self._num_chats = 0
+        self._places = Places(max_concurrent_requests)
+        self._feedback_places = Places(MAX_FEEDBACK_AT_ONCE)
+        self._bodies = Bodies(max_body_bytes)
         self._started_at = int(time.time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,24 +109,23 @@ class App:
         if exchange.method == "POST":
             self._gate.check_format(exchange)
         if path == "/v1/chat/completions":
-            await self._serve_chat(exchange)
+            self._places.check()  # the body need not even be read
+            with self._bodies.body() as held:
+                raw = await exchange.body(held)
+                with self._places:
+                    await self._chat.serve(exchange, raw)
         elif path == "/v1/feedback":
-            await serve_feedback(exchange, self._capture)
+            self._feedback_places.check()
+            with self._bodies.body() as held:
+                raw = await exchange.body(held, MAX_FEEDBACK_BYTES)
+                with self._feedback_places:
+                    await serve_feedback(exchange, raw, self._capture)
         elif path == "/v1/models":
             await exchange.answer(200, self._models())
         elif path == "/readyz":
             await self._answer_ready(exchange)
         else:
             await exchange.answer(200, b'{"ok":true}')
-
-    async def _serve_chat(self, exchange: Exchange) -> None:
-        if self._num_chats >= self._max_concurrent:
-            raise overloaded(f"{self._num_chats} requests are under way, which is all this server takes at once")
-        self._num_chats += 1
-        try:
-            await self._chat.serve(exchange)
-        finally:
-            self._num_chats -= 1
 
     def _models(self) -> bytes:
         model = {"id": self._model.name, "object": "model", "created": self._started_at, "owned_by": "openclaw"}
@@ -131,7 +137,7 @@ class App:
             "ready": engine and store,
             "engine": engine,
             "store": store,
-            "requests": self._num_chats,
+            "requests": self._places.num_taken,
             "turns_stored": self._capture.num_stored,
             "turns_failed": self._capture.num_failed,
         }

@@ -97,9 +97,8 @@ class ChatCompletions:
         self._engines = engines
         self._capture = capture
 
-    async def serve(self, exchange: Exchange) -> None:
+    async def serve(self, exchange: Exchange, raw: bytes) -> None:
         """Answer one request. What it raises, it raises before anything was sent, or for a client that is gone."""
-        raw = await exchange.body()
         body = json_object(raw)
         request = parse_chat_request(body, self._model.default_max_tokens)
         turn = await self._capture.begin(exchange.headers, body, request)

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from openclaw.admission import GRACE_S, Body
 from openclaw.api_errors import ApiError, bad_request
 
 Scope = MutableMapping[str, Any]
@@ -23,7 +24,6 @@ Send = Callable[[Event], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-BODY_TIMEOUT_S = 60.0
 WRITE_TIMEOUT_S = 60.0
 """How long a client may leave its receive window full before it counts as gone."""
 _LOOK_AFTER_S = 0.1
@@ -60,25 +60,33 @@ class Exchange:
         self._receive = receive
         self._send = send
 
-    async def body(self) -> bytes:
-        """The request's body. Raises ApiError 413 or 408 when it is too long in bytes or in time."""
-        if (declared := self.headers.get("content-length", "")).isdigit() and int(declared) > MAX_BODY_BYTES:
-            raise _too_large()
+    async def body(self, held: Body, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """The request's body. Raises ApiError 413, 408 or 503: too long, too slow, or too much with all the others.
+
+        Args:
+            held: what accounts for its memory.
+        """
+        if (declared := self.headers.get("content-length", "")).isdigit() and int(declared) > max_bytes:
+            raise _too_large(max_bytes)
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout(GRACE_S) as deadline:
                 event = await self._receive()
-                if not event.get("more_body"):  # nearly always
-                    return self._checked(event)
-                parts, size = [self._checked(event)], 0
+                parts = [self._checked(event)]
+                if event.get("more_body"):
+                    held.arrives(deadline)
+                size = len(parts[0])
+                held.grew(size)
                 while event.get("more_body"):
                     event = await self._receive()
                     parts.append(self._checked(event))
+                    held.grew(len(parts[-1]))
                     size += len(parts[-1])
-                    if size > MAX_BODY_BYTES:
-                        raise _too_large()
-                return b"".join(parts)
+                    if size > max_bytes:
+                        raise _too_large(max_bytes)
+                held.is_whole()
+                return parts[0] if len(parts) == 1 else b"".join(parts)
         except TimeoutError:
-            raise ApiError(408, f"the request's body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+            raise held.late() from None
 
     def _checked(self, event: Event) -> bytes:
         if event["type"] == "http.disconnect":
@@ -179,8 +187,8 @@ class CutStreamFilter(logging.Filter):
         return "returned without completing response" not in record.getMessage()
 
 
-def _too_large() -> ApiError:
-    return ApiError(413, f"the request's body is larger than {MAX_BODY_BYTES // 2**20} MiB", code="request_too_large")
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(413, f"the request's body is larger than {max_bytes // 1024} KiB", code="request_too_large")
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:

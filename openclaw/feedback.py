@@ -29,18 +29,19 @@ from openclaw.turn_ids import turn_of
 
 KINDS = ("thumbs", "score", "text")
 MAX_TEXT_CHARS = 20_000
+MAX_FEEDBACK_BYTES = 256 * 1024
 _FIELDS = frozenset({"turn_id", "kind", "value", "text", "model"}) | IDENTITY_FIELDS
 _THUMBS = {"up": 1.0, "down": -1.0}
 
 
-async def serve_feedback(exchange: Exchange, capture: Capture) -> None:
+async def serve_feedback(exchange: Exchange, raw: bytes, capture: Capture) -> None:
     """Answer one request; what is acknowledged is on the disk.
 
     Raises:
         ApiError: 400 what was said makes no sense, 404 no such turn, 409 nothing is captured.
         StoreError: the store does not take it.
     """
-    body = json_object(await exchange.body())
+    body = json_object(raw)
     feedback = parse_feedback(body)
     heard = await capture.feedback(exchange.headers, body, _turn_id(body), feedback)
     await exchange.answer(200, _answer(heard))

@@ -24,8 +24,9 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 import uvloop
@@ -45,6 +46,7 @@ from slime.store import Store
 from openclaw.app import App
 from openclaw.capture import Capture, CaptureOff, CaptureOn
 from openclaw.chat_completions import ServedModel
+from openclaw.connections import BoundedHttp, Connections, room_for
 from openclaw.engine_pool import EnginePool
 from openclaw.exchange import CutStreamFilter
 from openclaw.gate import Gate
@@ -111,6 +113,7 @@ async def serve(config: Config) -> None:
             capture,
             gate=gate_of(config.server),
             max_concurrent_requests=config.server.max_concurrent_requests,
+            max_body_bytes=config.server.max_body_memory_mb * 2**20,
         )
         try:
             await capture.restore()
@@ -119,7 +122,7 @@ async def serve(config: Config) -> None:
                 _say_where(config, listener, urls)
             gc.freeze()  # modules, tokenizer and template stay; the collector need not walk them again and again
             gc.set_threshold(*_GC_THRESHOLD)
-            await _serve_until_stopped(app, listener, own_engine)
+            await _serve_until_stopped(app, listener, own_engine, room_for(config.server.max_connections))
         finally:
             await pool.close()
             await capture.close()
@@ -148,12 +151,14 @@ def _say_where(config: Config, listener: socket.socket, engine_urls: Sequence[st
     ).write(buffer_dir)
 
 
-async def _serve_until_stopped(app: App, listener: socket.socket, own_engine: OwnEngine | None) -> None:
+async def _serve_until_stopped(
+    app: App, listener: socket.socket, own_engine: OwnEngine | None, max_connections: int
+) -> None:
     host, port = listener.getsockname()[:2]
     server = _Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=cast(Any, partial(BoundedHttp, open_connections=Connections(max_connections))),
             loop="none",
             lifespan="off",
             ws="none",

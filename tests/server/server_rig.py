@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from slime.store import Store
 
 from openclaw.app import App
 from openclaw.capture import CaptureOff, CaptureOn
+from openclaw.connections import BoundedHttp, Connections
 from openclaw.engine_pool import EnginePool
 
 MAX_CONTEXT = 2048
@@ -40,10 +42,11 @@ class _Quiet(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[str]:
+async def listening(app: Any, max_connections: int = 1000) -> AsyncIterator[str]:
     """An ASGI application on a free port; gives its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False)
+        protocol: Any = partial(BoundedHttp, open_connections=Connections(max_connections))
+        config = uvicorn.Config(app, http=protocol, lifespan="off", log_config=None, access_log=False)
         config.timeout_graceful_shutdown = 1
         server = _Quiet(config)
         task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -134,7 +134,7 @@ async def test_a_body_that_is_too_large_is_refused_unread(start: StartRig) -> No
 async def test_more_requests_than_allowed_are_told_to_come_back(start: StartRig) -> None:
     rig = await start(max_concurrent_requests=1, token_delay_s=0.2)
     first = asyncio.create_task(rig.chat())
-    await until(lambda: rig.app._num_chats == 1)
+    await until(lambda: rig.app._places.num_taken == 1)
     refused = await rig.chat()
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1

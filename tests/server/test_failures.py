@@ -134,7 +134,7 @@ async def test_a_client_that_leaves_ends_the_generation(start: StartRig, stream:
     left = time.monotonic()
     await until(lambda: not rig.engine._requests, 3.0)
     assert time.monotonic() - left < 1.0
-    assert rig.app._num_chats == 0
+    assert rig.app._places.num_taken == 0
     if stream:
         await until(lambda: _has_turns(rig, 1))
         (turn,) = await turns(rig)
