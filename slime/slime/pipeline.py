@@ -209,11 +209,14 @@ class Pipeline:
         began = time.monotonic()
         report = await self._learner.train(batch)
         trained = time.monotonic()
+        for turn_id, reason in report.left_out.items():
+            await self._store.exclude([turn_id], f"cannot be trained: {reason}")
+        turn_ids = tuple(turn_id for turn_id in batch.turn_ids if turn_id not in report.left_out)
         if report.skipped:
-            await self._store.exclude(batch.turn_ids, f"update skipped: {report.skipped}")
+            await self._store.exclude(turn_ids, f"update skipped: {report.skipped}")
             log.error("update skipped step=%d reason=%r turns=%d", report.step, report.skipped, len(batch.turn_ids))
             return
-        self._unsaved[report.step] = batch.turn_ids
+        self._unsaved[report.step] = turn_ids
         self._unsaved_groups += [group.group_id for group in batch.groups]
         metrics = dict(report.metrics) | {
             "train/seconds": trained - began,

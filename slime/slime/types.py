@@ -22,6 +22,10 @@ Message = dict[str, Any]
 """An OpenAI chat message exactly as the client sent it: `{"role": "user", "content": "Hi"}`."""
 
 
+LARGEST_REWARD = 1e6
+"""Scores and rewards lie within ± this: one that does not is a mistake, and would be all that an update is about."""
+
+
 class TurnKind(enum.StrEnum):
     """How a request stands in its conversation."""
 
@@ -216,6 +220,8 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.score is not None and not math.isfinite(self.score):
             raise ValueError(f"a score must be finite, not {self.score}")
+        if self.score is not None and abs(self.score) > LARGEST_REWARD:
+            raise ValueError(f"a score lies within ±{LARGEST_REWARD:g}, and this is {self.score:g}")
 
     @property
     def is_judged(self) -> bool:
@@ -382,8 +388,10 @@ class TrainReport:
         step: number of updates made so far, this one included; also the policy version it made.
         skipped: why no update was applied (non-finite gradient, nothing to train); empty when one was.
         metrics: `loss/…` and `train/…` figures.
+        left_out: by turn, why the samples of it could not be trained; the update was made without them.
     """
 
     step: int
     metrics: Mapping[str, float]
     skipped: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)

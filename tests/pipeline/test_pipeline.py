@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,20 @@ async def test_a_skipped_update_makes_no_version(store: Store, tmp_path: Path):
     assert published == [1]
     assert await store.trained_by(1) == ("c", "d")
     assert "not finite" in (await store.history("a"))[-1].note
+
+
+async def test_a_turn_that_cannot_be_trained_is_excluded_and_its_batch_is_not(store: Store, tmp_path: Path):
+    await fill(store, ["a", "b", "c", "d"])
+
+    class Choosy(ScriptedLearner):
+        async def train(self, batch):  # type: ignore[no-untyped-def]
+            report = await super().train(batch)
+            return dataclasses.replace(report, left_out={"b": "reward: nan is not finite"} if report.step == 1 else {})
+
+    pipeline, _ = build(store, Choosy(tmp_path / "save"), tmp_path, ScriptedJudge(good), updates=2)
+    await run(pipeline)
+    assert [await store.trained_by(step) for step in (1, 2)] == [("a",), ("c", "d")]
+    assert (await store.history("b"))[-1].note == "cannot be trained: reward: nan is not finite"
 
 
 async def test_a_trainer_that_keeps_dying_ends_the_run(store: Store, tmp_path: Path):

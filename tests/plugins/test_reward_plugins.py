@@ -165,6 +165,7 @@ def test_a_reward_model_that_cannot_be_built_is_said_at_start_up(tmp_path):
         ("return None", "ValueError: gave NoneType; a reward is one number"),
         ("return 'good'", "ValueError: gave str; a reward is one number"),
         ("return float('nan')", "ValueError: gave nan; a reward must be finite"),
+        ("return 1e300", "ValueError: a score lies within ±1e+06, and this is 1e+300"),
         ("raise KeyError('x')", "KeyError: 'x'"),
     ],
 )

@@ -208,7 +208,10 @@ def test_turns_that_have_a_hint_and_no_score_pay_the_kl_in_the_reward(policy_dir
     for s in random_samples(4):
         length = len(s.token_ids)
         known = {"teacher_logprobs": s.streams["rollout_logprobs"], "has_teacher": (1,) * length}
-        taught.append(dataclasses.replace(s, streams={**s.streams, **known, "has_reward": (0,) * length}))
+        at_one = {**s.values, "temperature": 1.0}  # as teachers score
+        taught.append(
+            dataclasses.replace(s, values=at_one, streams={**s.streams, **known, "has_reward": (0,) * length})
+        )
     found = {}
     for kl_coef in (0.0, 1.0, 2.0):
         charged = {"kl_coef": kl_coef, "kl_loss_coef": 0.0, "eps_clip": 0.99, "eps_clip_high": 99.0}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import LOSS
 from slime.plugins.losses import LossHook
 from slime.protocols import Trainer
-from slime.types import Sample
+from slime.types import Batch, Sample, SampleGroup
 
 
 def hook(function) -> LossHook:
@@ -106,10 +108,71 @@ def test_metrics_of_a_step(policy_dir: Path) -> None:
     assert metrics["loss/entropy"] == pytest.approx(torch.tensor(float(VOCAB_SIZE)).log().item(), abs=0.3)
 
 
-def test_a_batch_without_anything_to_train_is_an_error(policy_dir: Path) -> None:
-    sample = Sample((1, 2), {"loss_mask": (0, 0)}, {"reward": 1.0}, ())
-    with pytest.raises(TrainerError, match="nothing to train"):
-        trainer_of(policy_dir).train(batch_of([sample]))
+def changed(stream: str, value: object) -> Callable[[Sample], Sample]:
+    """A sample with another value at its last trainable token."""
+
+    def change(sample: Sample) -> Sample:
+        values = list(sample.streams.get(stream, (0.0,) * len(sample.token_ids)))
+        values[max(i for i, flag in enumerate(sample.streams["loss_mask"]) if flag)] = value
+        return dataclasses.replace(sample, streams={**sample.streams, stream: tuple(values)})
+
+    return change
+
+
+def valued(name: str, value: float) -> Callable[[Sample], Sample]:
+    return lambda sample: dataclasses.replace(sample, values={**sample.values, name: value})
+
+
+def masked(sample: Sample) -> Sample:
+    return dataclasses.replace(sample, streams={**sample.streams, "loss_mask": (0,) * len(sample.token_ids)})
+
+
+BAD: dict[str, tuple[Callable[[Sample], Sample], str]] = {
+    "log-prob nan": (changed("rollout_logprobs", math.nan), "rollout_logprobs: nan is not finite"),
+    "log-prob inf": (changed("rollout_logprobs", math.inf), "rollout_logprobs: inf is not finite"),
+    "log-prob -inf": (changed("rollout_logprobs", -math.inf), "rollout_logprobs: -inf is not finite"),
+    "log-prob above 0": (changed("rollout_logprobs", 3.0), "rollout_logprobs: 3 is no log-prob of a sampled token"),
+    "log-prob far below": (changed("rollout_logprobs", -1e4), "rollout_logprobs: -10000 is no log-prob"),
+    "log-prob missing": (changed("rollout_logprobs", None), "rollout_logprobs: NoneType is not a number"),
+    "teacher nan": (changed("teacher_logprobs", math.nan), "teacher_logprobs: nan is not finite"),
+    "advantage inf": (changed("advantages", math.inf), "advantages: inf is not finite"),
+    "reward of a turn": (changed("rewards", -1e30), "rewards: -1e+30 is beyond ±1e+06"),
+    "reward nan": (valued("reward", math.nan), "reward: nan is not finite"),
+    "reward huge": (valued("reward", 1e300), "reward: 1e+300 is beyond ±1e+06"),
+    "temperature 0": (valued("temperature", 0.0), "temperature: 0 is outside 0.001 … 1000"),
+    "no token trains": (masked, "none of its tokens trains"),
+    "unknown id": (lambda s: dataclasses.replace(s, token_ids=(VOCAB_SIZE, *s.token_ids[1:])), "token_ids: not all"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_sample_costs_itself_and_nothing_else(policy_dir: Path, kind: str) -> None:
+    """The others are trained as though it had never been, baselines, groups and several steps included."""
+    spoil, reason = BAD[kind]
+    good = [dataclasses.replace(s, source="ada", trajectory_id="") for s in random_samples(6)]
+    bad = dataclasses.replace(spoil(good[2]), turn_ids=("bad",))
+    loss = {"advantage_estimator": "grpo", "behaviour_correction": "decoupled"}
+    alone, among = (trainer_of(policy_dir, loss=loss, num_steps_per_rollout=2) for _ in range(2))
+    without = alone.train(Batch((SampleGroup("a", tuple(good[:3])), SampleGroup("b", tuple(good[3:])))))
+    report = among.train(
+        Batch((SampleGroup("a", (bad, *good[:3])), SampleGroup("c", (bad,)), SampleGroup("b", tuple(good[3:]))))
+    )
+    assert list(report.left_out) == ["bad"]
+    assert report.left_out["bad"].startswith(reason)
+    assert report.metrics == {**without.metrics, "train/left_out_samples": 2.0}
+    assert among.consumed == alone.consumed
+    after = parameters_of(among)
+    assert all(torch.equal(value, after[name]) for name, value in parameters_of(alone).items())
+
+
+def test_a_batch_without_anything_to_train_is_skipped_with_a_reason(policy_dir: Path) -> None:
+    trainer = trainer_of(policy_dir)
+    sample = Sample((1, 2), {"loss_mask": (0, 0)}, {"reward": 1.0}, ("t1",))
+    report = trainer.train(batch_of([sample]))
+    assert report.skipped == "nothing to train: none of its tokens trains"
+    assert report.left_out == {"t1": "none of its tokens trains"}
+    assert trainer.train(Batch(())).skipped == "nothing to train: the batch is empty"
+    assert (trainer.step, trainer.consumed) == (0, {})
 
 
 def test_a_loss_that_fails_leaves_the_trainer_as_it_was(policy_dir: Path) -> None:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slime.data.fitness import why_no_logprobs, why_no_reward
 from slime.engines.dialect import version_from_wire
 from slime.errors import PluginError
 from slime.fields import Field, fields
@@ -38,7 +39,9 @@ def why_not_trained(sample: Sample) -> str:
         return "empty"
     if sample.rollout_log_probs is None:
         return "no log-probs"
-    return ""
+    mask = sample.loss_mask or [1] * sample.response_length
+    trained = [value for value, flag in zip(sample.rollout_log_probs, mask, strict=True) if flag]
+    return why_no_reward(sample.reward) or why_no_logprobs(trained)
 
 
 def to_group(

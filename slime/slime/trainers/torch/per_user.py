@@ -10,6 +10,7 @@ are counted twice: a user's own make the version of the adapter, all of them tog
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from pathlib import Path
@@ -78,11 +79,11 @@ class UserTrainers:
         self._switch_to(user)
         report = self._trainer.train(batch)
         if report.skipped:
-            return TrainReport(self.num_updates, report.metrics, report.skipped)
+            return dataclasses.replace(report, step=self.num_updates)
         self.num_updates += 1
-        self._trainer.consumed = {self.num_updates: batch.turn_ids}
+        self._trainer.consumed = {self.num_updates: self._trainer.consumed[self._trainer.step]}
         metrics = {**report.metrics, "train/user_version": float(self._trainer.step)}
-        return TrainReport(self.num_updates, metrics)
+        return dataclasses.replace(report, step=self.num_updates, metrics=metrics)
 
     def save(self, checkpoint_dir: Path) -> Path:
         """Write a checkpoint of the user who was trained last; returns its directory."""

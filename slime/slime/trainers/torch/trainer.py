@@ -25,6 +25,7 @@ from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
 from slime.config.sections import CheckpointConfig, Config, LoraConfig, LossConfig, TrainerConfig
 from slime.data.estimates import reduction_of, with_advantages
+from slime.data.fitness import sort_out
 from slime.data.joining import fed_once
 from slime.data.packing import plan, split_evenly
 from slime.data.rows import Row, rows
@@ -124,19 +125,31 @@ class TorchTrainer:
     def train(self, batch: Batch) -> TrainReport:
         """Make one update from a batch; of the critic alone during the first `num_critic_only_steps`.
 
-        A batch whose every optimizer step was skipped changes nothing, its turns are not consumed, and the
+        Samples that cannot be trained are left out, each by itself, and the report names their turns. A batch that
+        has no others, or whose every optimizer step was skipped, changes nothing, its turns are not consumed, and the
         report says why.
 
         Raises:
-            TrainerError: nothing in the batch can be trained.
             PluginError: the loss gave no loss. The trainer is as it was before.
         """
+        found = sort_out(batch, self._policy.vocab_size)
+        for reason, number in found.reasons.items():
+            log.warning("samples left out of the update step=%d samples=%d reason=%r", self.step + 1, number, reason)
+        if not found.fit.groups:
+            why = "; ".join(found.reasons) or "the batch is empty"
+            return TrainReport(self.step, {}, skipped=f"nothing to train: {why}", left_out=found.left_out)
+        return dataclasses.replace(self._train(found.fit, sum(found.reasons.values())), left_out=found.left_out)
+
+    def _train(self, batch: Batch, num_left_out: int) -> TrainReport:
         before = self._baseline.state()
         if self._lora.use_lora and self._lora.lora_dropout:
             seed_dropout(self._config.seed, self.step, self._ranks.rank)
         try:
             samples, metrics = with_advantages(self._prescore(batch), self._loss, self._baseline)
             steps = self._split(samples)
+            if not steps:
+                self._baseline.restore(before)
+                return TrainReport(self.step, metrics, skipped="nothing to train: the estimator dropped every token")
             results = [self._optimize(step) for step in steps]
         except BaseException:
             self._baseline.restore(before)
@@ -148,6 +161,7 @@ class TorchTrainer:
         names = dict.fromkeys(name for found, _ in results for name in found)
         metrics |= {name: statistics.fmean(found[name] for found, _ in results if name in found) for name in names}
         metrics["train/skipped_steps"] = float(self._optimizer.num_skipped)
+        metrics["train/left_out_samples"] = float(num_left_out)
         if len(reasons) == len(results):
             self._baseline.restore(before)
             return TrainReport(self.step, metrics, skipped=reasons[0])
@@ -249,8 +263,6 @@ class TorchTrainer:
         for index, sample in enumerate(samples):
             if sample.num_trainable_tokens:
                 trajectories.setdefault(sample.trajectory_id or f"sample {index}", []).append(sample)
-        if not trajectories:
-            raise TrainerError("nothing to train: no sample of the batch has a trainable token")
         whole = list(trajectories.values())
         sizes = [sum(sample.num_trainable_tokens for sample in trajectory) for trajectory in whole]
         runs = split_evenly(sizes, self._config.num_steps_per_rollout)
