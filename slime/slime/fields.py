@@ -87,6 +87,11 @@ register_field(
     meaning="the same at temperature 1, where a teacher is compared with tokens that were sampled at another",
 )
 register_field("reference_kl", level="token", meaning="KL to the reference at the start of the batch, for the reward")
+register_field(
+    "later_rewards",
+    level="token_k",
+    meaning="what the turns after the token's earned, the next one first; where the loss calls `compute_gae`",
+)
 register_field("outcome", level="sample", meaning="what the whole trajectory came to; step_wise adds it to each step")
 register_field("reward", level="sample", meaning="score of the verdict")
 register_field(

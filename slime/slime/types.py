@@ -162,6 +162,7 @@ class Turn:
         policy_version: newest version that made a token of it.
         retry_of: the turn whose request this one repeats.
         details: what else is worth keeping: headers that identify, source of the session, reason of exclusion.
+        ancestors: turns that it goes on from, nearest first, as the store says of claimed turns; None: nobody asked it.
     """
 
     turn_id: str
@@ -179,6 +180,7 @@ class Turn:
     retry_of: str | None = None
     created_at: float = 0.0
     details: Mapping[str, Any] = field(default_factory=dict)
+    ancestors: tuple[str, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.turn_id.isalnum() or not self.turn_id.isascii():
@@ -310,18 +312,17 @@ class Sample:
     ...     token_ids=(11, 12, 13, 14, 15),
     ...     streams={"loss_mask": (0, 0, 1, 1, 1), "rollout_logprobs": (0.0, 0.0, -0.1, -0.7, -0.2),
     ...              "policy_versions": (-1, -1, 3, 3, 3)},
-    ...     values={"reward": 1.0, "temperature": 1.0},
-    ...     turn_ids=("t01",),
+    ...     values={"reward": 1.0, "temperature": 1.0}, turn_ids=("t01",),
     ... )
 
     Attributes:
         token_ids: T ids; the prompt as it was fed, the reply as it was sampled.
-        streams: token-level fields by name, each of length T, aligned with the token they speak of
-            (entry i is about token i, which was predicted from tokens before i).
+        streams: token-level fields by name, each of length T; entry i is about token i, predicted from those before it.
         values: sample-level fields by name.
         turn_ids: every turn whose tokens are trained here; what an update consumed.
-        trajectory_id: samples cut from one session or episode share it and are averaged together.
+        trajectory_id: samples of one session or episode share it: averaged together, γ and λ act between their turns.
         source: where it comes from (a user, a task set); baselines are kept per source.
+        ancestors: of each of `turn_ids`; empty or None where nobody knows, and the order of the batch counts.
     """
 
     token_ids: tuple[int, ...]
@@ -330,6 +331,7 @@ class Sample:
     turn_ids: tuple[str, ...]
     trajectory_id: str = ""
     source: str = ""
+    ancestors: tuple[tuple[str, ...] | None, ...] = ()
 
     def __post_init__(self) -> None:
         for name, stream in self.streams.items():

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 from openclaw_test.tiny_tokenizer import learn_tokenizer
+from slime.algorithms.advantages import MovingBaseline
 from slime.chat import ChatFormat
-from slime.config import RolloutConfig
+from slime.config import JudgeConfig, LossConfig, RolloutConfig
+from slime.data.estimates import with_advantages
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import ConfigError, EngineRejected, EngineUnavailable
 from slime.judging.rule import RuleJudge
+from slime.judging.scripted import ScriptedJudge
 from slime.protocols import TokenScores
-from slime.rollout.live import judged_turns
+from slime.rollout.live import judged_samples, judged_turns
 from slime.rollout.offline import Imported, check_conversations, import_conversations
 from slime.store import Store
-from slime.types import TurnState, Verdict
+from slime.types import Batch, TurnState, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +95,28 @@ async def test_replies_are_the_templates_tokens_with_the_policys_log_probs(
     assert second.parent_id == first.turn_id
     fed = first.prompt_ids + first.completion.token_ids
     assert second.prompt_ids[: len(fed)] == fed
+
+
+async def test_what_a_recorded_conversation_came_to_counts_for_its_earlier_turns(
+    store: Store, chat: ChatFormat, tmp_path: Path
+):
+    """Its third turn was left out of the import; the fourth goes on from the second all the same."""
+    asked = [("one", 1.0), ("two", -1.0), ("three", 0.0), ("four", 2.0)]
+    turns = [{"prompt": said, "response": "x", "next_state": "y", "trainable": said != "three"} for said, _ in asked]
+    await import_conversations(write(tmp_path, {"session_id": "s", "turns": turns}), store, chat, Scorer())
+    samples = judged_samples(
+        store,
+        ScriptedJudge(lambda turn: dict(asked)[turn.messages[-1]["content"]]),
+        owner="test",
+        policy_version=lambda: 0,
+        rollout=RolloutConfig(),
+        judging=JudgeConfig(num_judge_workers=1),
+    )
+    groups = [await anext(samples) for _ in range(3)]
+    await samples.aclose()  # type: ignore[attr-defined]
+    config = LossConfig(advantage_estimator="ppo", gamma=0.5, lambd=1.0)
+    found, _ = with_advantages(Batch((groups[2], groups[0], groups[1])), config, MovingBaseline(0.9))
+    assert [sample.streams["advantages"][-1] for sample in found] == [2.0, 1.0 - 0.5 + 0.5, -1.0 + 1.0]
 
 
 async def test_a_control_token_in_a_reply_stays_text(store: Store, chat: ChatFormat, tmp_path: Path):

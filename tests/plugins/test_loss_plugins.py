@@ -63,7 +63,10 @@ def test_the_published_distillation_loss_gets_the_runs_clip_and_not_its_own_defa
 
 
 def test_the_published_hybrid_loss_calls_compute_gae_and_reports_metrics(values):
-    loss, metrics = load_loss(f"{PUBLISHED}/hybrid_loss.py")(values)
+    assert load_loss(f"{PUBLISHED}/hybrid_loss.py").looks_ahead
+    assert not load_loss(f"{PUBLISHED}/custom_opd_loss.py").looks_ahead
+    second = torch.tensor([[0.0], [0.0], [1.0], [1.0], [0.0]])  # what the turn after the token's earned
+    loss, metrics = load_loss(f"{PUBLISHED}/hybrid_loss.py")(values | {"later_rewards": second})
     later = 0.99 * 0.95
     by_turn = torch.tensor([1.0, 1.0, -1.0 + later, -1.0 + later, 1.0])
     binary = -by_turn.mean().item()
@@ -74,6 +77,17 @@ def test_the_published_hybrid_loss_calls_compute_gae_and_reports_metrics(values)
         "total_loss": pytest.approx(0.5 * binary + 0.5 * distilled, abs=1e-6),
     }
     assert loss.item() == pytest.approx(metrics["total_loss"])
+
+
+def test_compute_gae_refuses_rewards_that_only_some_of_the_turns_were_given(tmp_path: Path, values):
+    file = tmp_path / "custom_loss.py"
+    file.write_text(
+        "def compute_loss(policy_logprobs, rewards):\n    return (policy_logprobs * compute_gae(2 * rewards)).sum()\n"
+    )
+    later = {"later_rewards": torch.tensor([[0.0], [0.0], [1.0], [1.0], [0.0]])}
+    with pytest.raises(PluginError, match="give it the rewards as they are, and scale what comes out"):
+        load_loss(str(file))(values | later)
+    load_loss(str(file))(values | {"later_rewards": torch.zeros(5, 0)})
 
 
 def test_slimes_style():

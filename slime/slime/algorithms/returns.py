@@ -3,10 +3,14 @@
 δ_k = r_k + γ·v_{k+1} − v_k        A_k = δ_k + γλ·A_{k+1}
 
 A turn is one action: its score is the reward, the next turn of the session is the next step. Without values and with
-λ = 1 the same recursion gives the discounted return, A_k = r_k + γ·A_{k+1}.
+λ = 1 the same recursion gives the discounted return, A_k = r_k + γ·A_{k+1}. Where a session goes on in several ways
+(a reply was regenerated, a request edited), v_{k+1} and A_{k+1} are means over them: they are samples of what follows.
 """
 
 from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,15 +28,58 @@ def compute_gae(
     >>> compute_gae(torch.tensor([0.0, 1.0]), gamma=1.0, lambda_=0.5)
     tensor([0.5000, 1.0000])
     """
-    baseline = torch.zeros_like(rewards) if values is None else torch.as_tensor(values, dtype=rewards.dtype)
-    following = torch.cat([baseline[1:], baseline.new_zeros(1)])
-    deltas = rewards + gamma * following - baseline
-    advantages = torch.zeros_like(deltas)
-    running = deltas.new_zeros(())
-    for k in range(len(deltas) - 1, -1, -1):
-        running = deltas[k] + gamma * lambda_ * running
-        advantages[k] = running
+    baseline = [0.0] * len(rewards) if values is None else torch.as_tensor(values, dtype=torch.float64).tolist()
+    chain = [None, *range(len(rewards) - 1)] if len(rewards) else []
+    advantages = advantages_over_turns(rewards.tolist(), baseline, chain, gamma=gamma, lambda_=lambda_)
+    return torch.tensor(advantages, dtype=rewards.dtype)
+
+
+def advantages_over_turns(
+    rewards: Sequence[float],
+    values: Sequence[float],
+    goes_on_from: Sequence[int | None],
+    *,
+    gamma: float,
+    lambda_: float,
+    values_beyond: Sequence[float] | None = None,
+) -> list[float]:
+    """Generalised advantages of turns that form trees.
+
+    Args:
+        goes_on_from: the index of the turn before each; None where it is the first.
+        values_beyond: v_{k+1} of turns that nothing here goes on from: the critic's value of what follows elsewhere, 0
+            where a session ends or there is no critic. Default: 0.
+
+    >>> advantages_over_turns([1.0, 0.0, 2.0], [0.0] * 3, [None, 0, 0], gamma=0.5, lambda_=1.0)
+    [1.5, 0.0, 2.0]
+    """
+    following: list[list[int]] = [[] for _ in rewards]
+    for index, before in enumerate(goes_on_from):
+        if before is not None:
+            following[before].append(index)
+    advantages = [0.0] * len(rewards)
+    for index in last_first(goes_on_from):
+        after = following[index]
+        beyond = 0.0 if values_beyond is None else values_beyond[index]
+        value_after = statistics.fmean(values[i] for i in after) if after else beyond
+        later = statistics.fmean(advantages[i] for i in after) if after else 0.0
+        advantages[index] = rewards[index] + gamma * value_after - values[index] + gamma * lambda_ * later
     return advantages
+
+
+def last_first(goes_on_from: Sequence[int | None]) -> list[int]:
+    """The turns in an order in which each stands after all that go on from it; no turn may go on from itself.
+
+    >>> last_first([None, 0, 1])
+    [2, 1, 0]
+    """
+    following: dict[int | None, list[int]] = {}
+    for index, before in enumerate(goes_on_from):
+        following.setdefault(before, []).append(index)
+    order = following.get(None, [])
+    for index in order:  # grows as it is read
+        order += following.get(index, [])
+    return order[::-1]
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, value_clip: float) -> Tensor:

@@ -4,8 +4,8 @@
                                                                  − KL in the reward, whitening ─▶ advantages, returns
 
 The formulas are in `slime.algorithms`. Every rank is given the whole batch, so that what is taken over the batch is
-the same on all of them. Time passes from one turn of a session to the next: γ and λ act between turns, and all
-tokens of a turn are one moment.
+the same on all of them. Time passes from one turn of a session to the next, whichever samples and groups they are in:
+γ and λ act between turns, and all tokens of a turn are one moment.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from slime.algorithms.groups import (
     step_wise_advantages,
 )
 from slime.algorithms.reductions import Reduction
-from slime.algorithms.returns import compute_gae
+from slime.algorithms.returns import advantages_over_turns
 from slime.config.sections import LossConfig
 from slime.data.outcomes import Outcome, outcomes, spread
+from slime.data.sessions import goes_on_from
 from slime.types import Batch, Sample
 
 _ALWAYS_WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
@@ -121,17 +122,8 @@ def _over_sessions(
     batch: Batch, scored: Sequence[Outcome], config: LossConfig, values: Sequence[float], lambda_: float
 ) -> list[float]:
     """Generalised advantages over the turns of each session, the KL of a turn being part of its reward."""
-    sessions: dict[tuple[str, str], list[int]] = {}
-    for index, outcome in enumerate(scored):
-        sessions.setdefault((outcome.group_id, outcome.member_id), []).append(index)
-    penalties = [config.kl_coef * sum(_at(batch, "reference_kl", outcome)) for outcome in scored]
-    advantages = [0.0] * len(scored)
-    for turns in sessions.values():
-        rewards = torch.tensor([scored[i].reward - penalties[i] for i in turns], dtype=torch.float64)
-        estimated = compute_gae(rewards, [values[i] for i in turns], config.gamma, lambda_)
-        for i, advantage in zip(turns, estimated.tolist(), strict=True):
-            advantages[i] = advantage
-    return advantages
+    rewards = [outcome.reward - config.kl_coef * sum(_at(batch, "reference_kl", outcome)) for outcome in scored]
+    return advantages_over_turns(rewards, values, goes_on_from(scored), gamma=config.gamma, lambda_=lambda_)
 
 
 def _values_before(batch: Batch, scored: Sequence[Outcome]) -> list[float]:

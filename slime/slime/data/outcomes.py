@@ -24,6 +24,8 @@ class Outcome:
         source: whose moving average it belongs to.
         step: the turn's index in its sample; 0 where a whole trajectory has one reward.
         outcome: what the whole trajectory came to, if the sample says.
+        turn_id: the turn that earned it; empty where the sample names none.
+        ancestors: turns that it goes on from, nearest first; None where nobody knows.
         tokens: (sample, position) of every trainable token it is about.
     """
 
@@ -33,6 +35,8 @@ class Outcome:
     source: str
     step: int
     outcome: float
+    turn_id: str
+    ancestors: tuple[str, ...] | None
     tokens: tuple[tuple[int, int], ...]
 
 
@@ -42,7 +46,7 @@ def outcomes(batch: Batch) -> list[Outcome]:
     Tokens of a turn that nobody scored (`has_reward` 0) belong to no outcome.
     """
     about: dict[Hashable, list[tuple[int, int]]] = {}
-    facts: dict[Hashable, tuple[float, str, str, str, int, float]] = {}
+    facts: dict[Hashable, tuple[float, str, str, str, int, float, str, tuple[str, ...] | None]] = {}
     index = 0
     for group in batch.groups:
         for sample in group.samples:
@@ -51,7 +55,8 @@ def outcomes(batch: Batch) -> list[Outcome]:
                 # Samples without turns are parts of one trajectory when they share its reward.
                 key = (group.group_id, member_id, reward) if turn is None else (index, turn)
                 whole = float(sample.values.get("outcome", 0.0))
-                facts.setdefault(key, (reward, group.group_id, member_id, sample.source, turn or 0, whole))
+                which = (group.group_id, member_id, sample.source, turn or 0, whole)
+                facts.setdefault(key, (reward, *which, *_turn(sample, turn)))
                 about.setdefault(key, []).append((index, position))
             index += 1
     return [Outcome(*facts[key], tokens=tuple(tokens)) for key, tokens in about.items()]
@@ -64,6 +69,14 @@ def spread(values: Sequence[float], over: Sequence[Outcome], batch: Batch) -> li
         for sample, position in outcome.tokens:
             streams[sample][position] = value
     return streams
+
+
+def _turn(sample: Sample, index: int | None) -> tuple[str, tuple[str, ...] | None]:
+    """The sample's turn of that index, or the only one it has, and what it goes on from."""
+    index = 0 if index is None and len(sample.turn_ids) == 1 else index
+    if index is None or not 0 <= index < len(sample.turn_ids):
+        return "", None
+    return sample.turn_ids[index], sample.ancestors[index] if sample.ancestors else None
 
 
 def _rewarded_tokens(sample: Sample) -> list[tuple[int, float, int | None]]:

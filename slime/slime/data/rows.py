@@ -134,7 +134,8 @@ def _stream(sample: Sample, declared: Field, trainable: Tensor, width: int | Non
         return torch.full(shape, declared.fill, dtype=dtype)
     if width is not None:  # only trainable tokens have a row of k; others may hold anything
         empty = [declared.fill] * width
-        return torch.tensor([list(stream[i]) or empty for i in trainable.tolist()], dtype=dtype).reshape(-1, width)
+        filled = [[*stream[i], *empty[len(stream[i]) :]] for i in trainable.tolist()]
+        return torch.tensor(filled, dtype=dtype).reshape(-1, width)
     return torch.tensor([stream[i] for i in trainable.tolist()], dtype=dtype)
 
 

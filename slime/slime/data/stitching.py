@@ -124,7 +124,13 @@ def _sample(chain: Sequence[ScoredTurn], source: str) -> Sample:
         turn_ids=tuple(scored.turn.turn_id for scored in chain),
         trajectory_id=first.session_id,
         source=source,
+        ancestors=tuple(_ancestors(scored.turn) for scored in chain),
     )
+
+
+def _ancestors(turn: Turn) -> tuple[str, ...] | None:
+    """As the store said; else its parent by itself, where it has one."""
+    return turn.ancestors if turn.ancestors is not None or turn.parent_id is None else (turn.parent_id,)
 
 
 def _fill(name: str) -> float | int | tuple[()]:

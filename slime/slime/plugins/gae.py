@@ -1,4 +1,4 @@
-"""`compute_gae` as published loss files call it, and the same over the turns that tokens belong to."""
+"""`compute_gae` as published loss files call it, and the same for tokens whose session goes on in other samples."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ from torch import Tensor
 
 from slime.algorithms.returns import compute_gae
 
-__all__ = ["advantages_by_turn", "compute_gae"]
+__all__ = ["advantages_of_tokens", "compute_gae"]
 
 
-def advantages_by_turn(
-    rewards: Tensor, turn_index: Tensor, sample_index: Tensor, gamma: float = 0.99, lambda_: float = 0.95
-) -> Tensor:
-    """Each token's advantage: that of its turn among the turns of its sample.
+def advantages_of_tokens(rewards: Tensor, later_rewards: Tensor, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
+    """Each token's advantage: that of its turn among the turns of its session, A = r + Σ_j (γλ)^j · r_later,j.
 
     Args:
-        rewards: by token, the same for all tokens of a turn, shape [tokens].
-        turn_index: which turn a token belongs to, ascending within a sample, shape [tokens].
-        sample_index: which sample, shape [tokens].
+        rewards: by token, the same for all tokens of a turn, shape [N].
+        later_rewards: what the turns after it earned, the next one first, zeros at the end, shape [N, k].
+
+    >>> advantages_of_tokens(torch.tensor([0.0]), torch.tensor([[1.0, 2.0]]), gamma=0.5, lambda_=1.0)
+    tensor([1.])
     """
-    advantages = torch.empty_like(rewards)
-    for sample in sorted(set(sample_index.tolist())):
-        turns = sorted(set(turn_index[sample_index == sample].tolist()))
-        masks = [(sample_index == sample) & (turn_index == turn) for turn in turns]
-        scores = torch.stack([rewards[mask][0] for mask in masks])
-        for mask, advantage in zip(masks, compute_gae(scores, None, gamma, lambda_), strict=True):
-            advantages[mask] = advantage
-    return advantages
+    steps = torch.arange(1, later_rewards.shape[1] + 1, device=rewards.device)
+    return rewards + (later_rewards * (gamma * lambda_) ** steps).sum(-1)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +24,7 @@ from slime.config import LossConfig
 from slime.errors import ConfigError, PluginError
 from slime.fields import fields
 from slime.plugins.calling import NamedCall
-from slime.plugins.gae import advantages_by_turn, compute_gae
+from slime.plugins.gae import advantages_of_tokens, compute_gae
 from slime.plugins.hooks import LOSS, load_hook, same
 from slime.plugins.loading import describe, load_object
 
@@ -57,6 +59,17 @@ class LossHook:
     def sees_samples(self) -> bool:
         """Whether it reads which tokens are of one sample, as they were collected; else a token's values are all."""
         return not self.is_sum_over_samples or bool(self.asks_for & _OF_SAMPLES)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether its file calls the `compute_gae` that it is provided with, which needs `later_rewards`."""
+        module = sys.modules.get(getattr(self.call.function, "__module__", ""))
+        if getattr(module, "compute_gae", None) is not _published_compute_gae:
+            return False
+        try:
+            return module is None or "compute_gae" in inspect.getsource(module)
+        except OSError:
+            return True
 
     def check(self, config: LossConfig) -> None:
         """Raise a `ConfigError` of one line where the settings say something that this loss does not read."""
@@ -139,9 +152,16 @@ def _number(place: str, name: Any, value: Any) -> float:
 
 
 def _published_compute_gae(rewards: Any, values: Any = None, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
-    """The global that published loss files call. Inside a loss, `rewards` stand by token and are taken by turn."""
+    """The global that published loss files call. Inside a loss `rewards` stand by token, and a token's time is its
+    turn's: the turns after it count, which may be other samples, on other ranks."""
     rewards = torch.as_tensor(rewards, dtype=torch.float32)
     named = _VALUES.get(None)
-    if values is None and named is not None and rewards.shape == named["turn_index"].shape:
-        return advantages_by_turn(rewards, named["turn_index"], named["sample_index"], gamma, lambda_)
-    return compute_gae(rewards, values, gamma, lambda_)
+    if values is not None or named is None or rewards.shape != named["rewards"].shape:
+        return compute_gae(rewards, values, gamma, lambda_)
+    later = named["later_rewards"]
+    if later.any() and not torch.equal(rewards, named["rewards"].to(rewards)):
+        raise PluginError(
+            "compute_gae was given other rewards than the loss, and what comes later in a session is in other samples: "
+            "give it the rewards as they are, and scale what comes out"
+        )
+    return advantages_of_tokens(rewards, later, gamma, lambda_)

@@ -23,7 +23,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 
 from slime.errors import ConfigError, CorruptRecord, StoreError
 from slime.store import leases, opinions, reads, writes
+from slime.store.lineage import Lineage, read_ancestors
 from slime.store.lock import ServerLock
 from slime.store.reads import Changes, Transition, TurnReader
 from slime.store.schema import connect, prepare
@@ -343,12 +344,14 @@ def _read_claims(connection: sqlite3.Connection, seqs: Sequence[int]) -> tuple[l
     reader = TurnReader(connection)
     claims: list[Claim] = []
     damaged: list[tuple[str, str]] = []
+    known: Lineage = {}
     for seq in seqs:
         (turn_id,) = connection.execute("SELECT turn_id FROM turns WHERE seq = ?", (seq,)).fetchone()
         try:
             turn = reader.turn(seq)
             verdict = reads.read_verdict(connection, turn_id) if turn.state is TurnState.JUDGED else None
             feedback = opinions.read_feedback(connection, turn_id)
+            turn = replace(turn, ancestors=read_ancestors(connection, turn_id, known))
             claims.append(Claim(turn, verdict, feedback[-1] if feedback else None))
         except CorruptRecord as error:
             damaged.append((turn_id, str(error)))

@@ -6,6 +6,7 @@
     proximal_at_one     where it is, and the loss compares a teacher with tokens that were not sampled at 1
     reference_kl        where the KL to the reference is part of the reward
     old_values          where there is a critic
+    later_rewards       where the loss calls `compute_gae`
 
 Each rank computes its share, and all of them end with all of it, because advantages are taken over the whole batch.
 """
@@ -23,6 +24,7 @@ from slime.config.sections import LossConfig, TrainerConfig
 from slime.data.joining import chains, joined
 from slime.data.packing import plan
 from slime.data.rows import Row, rows
+from slime.data.sessions import with_later_rewards
 from slime.plugins.losses import LossHook
 from slime.trainers.torch.critic import Critic
 from slime.trainers.torch.ranks import Ranks
@@ -52,6 +54,7 @@ class Prescorer:
         self._score = score
         self._critic = critic
         self._ranks = ranks
+        self._looks_ahead = loss_fn.looks_ahead
         self._max_tokens = trainer.max_tokens_per_gpu
         asks_for_teacher = bool(loss_fn.asks_for & _OF_TEACHERS)
         asks_for_proximal = asks_for_teacher or "proximal_logprobs" in loss_fn.asks_for
@@ -65,7 +68,9 @@ class Prescorer:
         self.names = [name for name, is_needed in needed.items() if is_needed]
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with a stream for each of `names`."""
+        """The batch with a stream for each of `names`, and with what comes later where the loss looks ahead."""
+        if self._looks_ahead:
+            batch = with_later_rewards(batch)
         if not self.names:
             return batch
         samples = iter(self._with_streams(batch.samples))

@@ -1,0 +1,100 @@
+"""Which outcome goes on from which: the turns of a session, though each may be a sample and a group of its own.
+
+    outcomes of a batch ─ by source and trajectory ─▶ sessions ─ ancestors ─▶ the outcome before each, or none
+
+    t1 ─▶ t2 ─▶ t3      t2 scored nothing, or is in another batch: t3 goes on from t1
+      └─▶ t2′           a reply that was regenerated goes on from t1 as well, never from t2
+
+A step is from one scored turn of the batch to the next. What falls into another batch is not looked for: for rewards a
+session is cut there, and what a critic says of the rest stands in for it (`slime.data.estimates`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from slime.algorithms.returns import last_first
+from slime.data.outcomes import Outcome, outcomes
+from slime.types import Batch
+
+_FARTHEST = 256
+"""How many turns ahead a loss that calls `compute_gae` can see; (γλ)^256 is 2e-7 at .99 and .95."""
+
+
+def goes_on_from(scored: Sequence[Outcome]) -> list[int | None]:
+    """For each outcome the index of the one before it in its session; None where it is the first in the batch."""
+    sessions: dict[tuple[str, str], list[int]] = {}
+    for index, outcome in enumerate(scored):
+        sessions.setdefault((outcome.source, outcome.member_id), []).append(index)
+    before: list[int | None] = [None] * len(scored)
+    for session in sessions.values():
+        by_turn = {scored[index].turn_id: index for index in session if scored[index].turn_id}
+        for index in session:
+            ancestors = scored[index].ancestors or ()
+            before[index] = next((by_turn[turn_id] for turn_id in ancestors if turn_id in by_turn), None)
+    before = _without_circles(before)
+    for session in sessions.values():
+        for position, index in enumerate(session):
+            if scored[index].ancestors is None:  # the newest before it in the batch, unless that goes on from it
+                earlier = reversed(session[:position])
+                before[index] = next((i for i in earlier if not _leads_to(before, i, index)), None)
+    return before
+
+
+def with_later_rewards(batch: Batch) -> Batch:
+    """The batch with a `later_rewards` stream: at each scored token what the turns after its own earned.
+
+    Where a session goes on in several ways an entry is the mean over them, a line that has ended counting as 0.
+    """
+    scored = outcomes(batch)
+    later = _later_rewards(scored)
+    streams: list[list[tuple[float, ...]]] = [[()] * len(sample.token_ids) for sample in batch.samples]
+    for outcome, row in zip(scored, later, strict=True):
+        for sample, position in outcome.tokens:
+            streams[sample][position] = row
+    changed = iter(
+        dataclasses.replace(sample, streams={**sample.streams, "later_rewards": stream})
+        for sample, stream in zip(batch.samples, streams, strict=True)
+    )
+    return Batch(
+        tuple(dataclasses.replace(group, samples=tuple(next(changed) for _ in group.samples)) for group in batch.groups)
+    )
+
+
+def _later_rewards(scored: Sequence[Outcome]) -> list[tuple[float, ...]]:
+    before = goes_on_from(scored)
+    following: list[list[int]] = [[] for _ in scored]
+    for index, earlier in enumerate(before):
+        if earlier is not None:
+            following[earlier].append(index)
+    later: list[tuple[float, ...]] = [()] * len(scored)
+    for index in last_first(before):
+        lines = [(scored[after].reward, *later[after])[:_FARTHEST] for after in following[index]]
+        later[index] = tuple(sum(step) / len(lines) for step in itertools.zip_longest(*lines, fillvalue=0.0))
+    return later
+
+
+def _leads_to(before: Sequence[int | None], start: int, end: int) -> bool:
+    """Whether going back from `start` comes by `end`."""
+    at: int | None = start
+    while at is not None and at != end:
+        at = before[at]
+    return at is not None
+
+
+def _without_circles(before: Sequence[int | None]) -> list[int | None]:
+    """The same, where what turns say of each other would lead round in a circle cut open."""
+    cut = list(before)
+    seen: set[int] = set()
+    for index in range(len(cut)):
+        path: set[int] = set()
+        at: int | None = index
+        while at is not None and at not in seen and at not in path:
+            path.add(at)
+            at = cut[at]
+        if at is not None and at in path:
+            cut[at] = None
+        seen |= path
+    return cut
