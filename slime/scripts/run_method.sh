@@ -6,8 +6,8 @@
 #
 # The method is the folder that the script lies in: its custom_loss.py and its custom_rollout.py. Each array below can
 # be replaced from the environment (its words are split at blanks and line ends), and what stands behind the command
-# beats them all. --lora, like --use-lora or USE_LORA=true, trains an adapter. Add --print-config to see what a run
-# would be told; that needs no GPU.
+# beats them all. Wherever an adapter is asked for (--lora, --use-lora, USE_LORA, LORA_ARGS, a file behind --config), its
+# learning rate and its folders follow. Add --print-config to see what a run would be told; that needs no GPU.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -49,17 +49,25 @@ make_tiny_model() {
     esac
 }
 
+# trains_an_adapter FLAG …: whether a run given these flags, in this environment, would; every spelling is the loader's.
+trains_an_adapter() {
+    python -m slime.config --print-config "$@" 2> /dev/null | grep -q "^  use_lora: true"
+}
+
 run_method() {
     local folder model="$1" lora="" run argument flags=()
     folder="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"
     shift
-    [[ "${USE_LORA:-}" =~ ^(1|[Tt]rue|[Yy]es|on)$ ]] && lora="-lora"
     for argument in "$@"; do
-        case "$argument" in
-            --lora | --use-lora) lora="-lora" ;;
-            *) flags+=("$argument") ;;
-        esac
+        if [[ "$argument" == --lora ]]; then argument=--use-lora; fi
+        flags+=("$argument")
     done
+    local said=() of_one
+    for argument in CKPT_ARGS ROLLOUT_ARGS REWARD_ARGS OPTIMIZER_ARGS LORA_ARGS; do
+        read -r -d '' -a of_one <<< "${!argument:-}" || true
+        said+=("${of_one[@]}")
+    done
+    if trains_an_adapter "${said[@]}" "${flags[@]}"; then lora="-lora"; fi
     run="$model-$(basename "$folder")$lora" # qwen3-8b-openclaw-rl-lora
 
     local model_path judge places saving learning batch="" adapter=""
@@ -71,7 +79,7 @@ run_method() {
     esac
     model_path="${MODEL_PATH:-${BASE_MODEL_PATH:-${CKPT_PATH:-$model_path}}}"
     if [[ -z "${BATCH_SIZE:-}" ]]; then batch="--rollout-batch-size 16"; fi # else it counts, times GRAD_ACCUM_STEPS
-    if [[ -n "$lora" ]]; then adapter="--use-lora --lora-rank ${LORA_RANK:-16} --lora-alpha ${LORA_ALPHA:-32}"; fi
+    if [[ -n "$lora" ]]; then adapter="--lora-rank ${LORA_RANK:-16} --lora-alpha ${LORA_ALPHA:-32}"; fi
     if [[ "$model" == tiny ]]; then make_tiny_model "$model_path" "${flags[@]}"; fi
 
     words CKPT_ARGS "$saving"
@@ -79,6 +87,8 @@ run_method() {
     words REWARD_ARGS "--judge $judge"
     words OPTIMIZER_ARGS "$learning"
     words LORA_ARGS "$adapter"
+
+    if [[ -n "$lora" ]]; then LORA_ARGS=(--use-lora "${LORA_ARGS[@]}"); fi
 
     exec bash "$root/slime/scripts/launch.sh" \
         --model-path "$model_path" \

@@ -19,8 +19,7 @@ from slime.cluster.placement import Placement, on_cpu, own_teacher, place
 from slime.config import Config, LossConfig
 from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
-from slime.config.model_dir import check_model_dir
-from slime.config.sections import LoraConfig
+from slime.config.startup import check_startup, warnings
 from slime.errors import ConfigError, OpenClawError
 
 if TYPE_CHECKING:
@@ -55,16 +54,9 @@ def check(config: Config) -> Plan:
     Raises:
         ConfigError: one line that names the setting and the way out.
     """
-    check_model_dir(config.model.model_path)
-    config.loss.check()
-    if config.judge.judge_quorum > config.judge.majority_vote_n:
-        raise ConfigError(
-            f"--judge-quorum {config.judge.judge_quorum} can never be reached with "
-            f"--majority-vote-n {config.judge.majority_vote_n}: cast more votes, or need fewer"
-        )
-    if config.engine.engine_gpus:
-        raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
-    _check_lora(config)
+    check_startup(config)
+    for warning in warnings(config):
+        log.warning("%s", warning)
     _check_gpus(config)
     sampling = _check_plugins(config)
     placement = place(
@@ -111,8 +103,6 @@ def _check_plugins(config: Config) -> RolloutPlan:
     is_live = sampling.loop == "live"
     if not is_live and config.lora.use_lora and config.lora.adapter_per == "user":
         raise ConfigError("--adapter-per user: prompts are no user's; with --prompt-data leave it out")
-    if is_live and config.rollout.num_rollouts_per_prompt > 1:
-        log.warning("num_rollouts_per_prompt is for rollouts that sample groups; a person gets one reply and no group")
     if is_live and config.loss.compares_groups and not sampling.gives_groups:
         raise ConfigError(
             f"{_comparing(config.loss)} compares replies to one prompt, and people get only one: "
@@ -125,6 +115,11 @@ def _check_plugins(config: Config) -> RolloutPlan:
     loss_fn = load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
     loss_fn.check(config.loss)
     load_policy_loss_hooks(plugin, config.loss, loss_fn)
+    if "teacher_topk_ids" in loss_fn.asks_for and not config.teacher.teacher_top_k:
+        raise ConfigError(
+            f"--custom-loss-function-path {plugin.custom_loss_function_path} compares k ids a token: "
+            "give --teacher-top-k, e.g. 50"
+        )
     if config.trainer.optimizer == "adamw8bit":
         eight_bit.check_installed()
     return sampling
@@ -135,24 +130,6 @@ def _comparing(loss: LossConfig) -> str:
     if loss.advantage_estimator == "reinforce":
         return f"--baseline {loss.baseline}"
     return f"--advantage-estimator {loss.advantage_estimator}"
-
-
-def _check_lora(config: Config) -> None:
-    """Adapters that nobody can train or serve as they are asked for."""
-    lora = config.lora
-    if not lora.use_lora:
-        if lora != LoraConfig():
-            raise ConfigError("--lora-… and --adapter-per say what kind of adapter is trained: add --use-lora")
-        return
-    if lora.adapter_per == "user":
-        if lora.lora_publish == "merged":
-            raise ConfigError(
-                "--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out"
-            )
-        if config.checkpoint.save_interval > 1:
-            raise ConfigError("--adapter-per user: every update is saved; leave --save-interval out")
-        if config.loss.advantage_estimator == "ppo":
-            raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -49,7 +49,9 @@ def test_the_published_yaml_file_for_binary_rl(tmp_path):
         0.6,
     )
     assert judge.num_judge_workers == 4
-    assert f"{file}:7: training.batch_size: taken as --rollout-batch-size 128" in resolution.notices
+    assert any(
+        n.startswith(f"{file}:7: training.batch_size: taken as --rollout-batch-size 128") for n in resolution.notices
+    )
 
 
 def test_the_published_weights_and_hint_model_of_combine(tmp_path):
@@ -68,10 +70,9 @@ def test_the_published_weights_and_hint_model_of_combine(tmp_path):
         ("training: {method: combined}", "'combined' is not one of binary, opd, combine; did you mean combine?"),
         ("training: {teacher_temperature: 2}", "a teacher is asked for its own distribution"),
         ("training: {gradient_accumulation_steps: 4}", "needs training.batch_size beside it"),
-        ("rollout: {parallel_envs: 16}", "agent tracks"),
         ("rollout: {session_aware: false}", "turns are always kept by session"),
         ("model: {checkpoint_path: /m, tokenizer_path: /t}", "the tokenizer is read from the model directory"),
-        ("evaluation: {eval_frequency: 100}", "not built yet"),
+        ("plugin: {custom_rm_pat: x}", "did you mean custom_rm_path?"),
     ],
 )
 def test_published_keys_that_cannot_be_had_are_refused_in_one_line(tmp_path, line, words):
@@ -122,9 +123,35 @@ def test_what_is_so_in_any_case_passes_with_a_notice():
 
 
 @pytest.mark.parametrize("flag", ["--max-turns", "--parallel-envs"])
-def test_flags_of_later_features_are_refused(flag):
-    with pytest.raises(ConfigError, match=f"^{flag}: .*not built yet"):
-        resolve([flag, "4"], {})
+def test_flags_of_agent_tracks_are_remarked_on_and_stop_nothing(flag):
+    (notice,) = resolve([flag, "4"], {}).notices
+    assert notice.startswith(f"{flag}: 4 is for agent tracks")
+
+
+def test_every_mistake_of_a_file_is_told_at_once(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("trainer: {lr: fast, lrr: 1}\nrollout: {session_aware: false}\nmodle: {name: x}\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve(["--config", str(file)], {})
+    assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [f"{file}:{n}:" for n in (1, 3, 1, 2)]
+
+
+def test_what_a_start_would_refuse_is_shown_and_told_by_print_config(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("model: {checkpoint_path: /m, tokenizer_path: /t}\n")
+    resolution = resolve(["--config", str(file), "--print-config"], {})
+    assert resolution.config.model.model_path == "/m"
+    assert [refusal.partition(" the ")[0] for refusal in resolution.refusals] == [f"{file}:1: model.tokenizer_path:"]
+
+
+def test_a_tokenizer_that_is_the_models_own_is_accepted(tmp_path):
+    for name in ("model", "tokenizer", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text("other" if name == "other" else "{}")
+    given = {"CKPT_PATH": str(tmp_path / "model")}
+    assert resolve([], given | {"TOKENIZER_PATH": str(tmp_path / "tokenizer")}).refusals == ()
+    with pytest.raises(ConfigError, match="TOKENIZER_PATH: the tokenizer is read from the model directory"):
+        resolve([], given | {"TOKENIZER_PATH": str(tmp_path / "other")})
 
 
 def test_batch_variables_multiply():
@@ -136,14 +163,31 @@ def test_batch_variables_multiply():
         resolve([], {"BATCH_SIZE": "big"})
 
 
-@pytest.mark.parametrize("name", ["ENV_TYPE", "PARALLEL_ENVS"])
-def test_variables_of_later_features_are_refused(name):
-    with pytest.raises(ConfigError, match=f"^{name}: "):
-        resolve([], {name: "true"})
+@pytest.mark.parametrize("name", ["ENV_TYPE", "MAX_STEPS", "PARALLEL_ENVS", "TASK_TYPE"])
+def test_variables_of_agent_tracks_are_remarked_on_and_stop_nothing(name):
+    (notice,) = resolve([], {name: "8"}).notices
+    assert notice.startswith(f"{name}: not used: agent tracks")
 
 
 def test_switched_off_is_no_wish():
-    assert resolve([], {"VALUE_CLIP": "0"}).notices == ()
+    assert resolve(["--max-turns", "0"], {}).notices == ()
+
+
+@pytest.mark.parametrize(("written", "clip"), [("true", 0.2), ("TRUE", 0.2), ("false", 0), ("0", 0), ("0.1", 0.1)])
+def test_the_published_switch_of_value_clipping_is_its_default_or_nothing(written, clip):
+    resolution = resolve(["--advantage-estimator", "ppo"], {"VALUE_CLIP": written})
+    assert resolution.config.loss.value_clip == clip
+    assert resolution.notices[0].startswith("VALUE_CLIP: taken as --value-clip ")
+
+
+def test_a_judge_is_a_directory_or_the_name_of_a_model_that_somebody_serves(tmp_path):
+    for key in ("training: {hint_extraction_model", "evaluation: {judge_model"):
+        (tmp_path / "c.yaml").write_text(f"{key}: gpt-4}}\n")
+        judge = resolve(["--config", str(tmp_path / "c.yaml")], {}).config.judge
+        assert (judge.judge, judge.judge_model, judge.judge_model_path) == ("llm", "gpt-4", "")
+        (tmp_path / "c.yaml").write_text(f"{key}: ./judge}}\n")
+        judge = resolve(["--config", str(tmp_path / "c.yaml")], {}).config.judge
+        assert (judge.judge, judge.judge_model, judge.judge_model_path) == ("llm", "", "./judge")
 
 
 def test_credentials_and_torchrun_variables_are_remarked_on_without_their_values():

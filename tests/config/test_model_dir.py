@@ -59,9 +59,10 @@ def test_nothing_given():
 
 
 def test_a_missing_directory():
-    assert (
-        refusal("./none")
-        == "--model-path DIR: no such directory; `openclaw-rl tiny-model DIR` would make a small model there"
+    said = "--model-path DIR: no such directory; give the one that holds config.json, tokenizer and weights"
+    assert refusal("./none") == said
+    assert refusal("./runs/tiny-model").endswith(
+        "no such directory; `openclaw-rl tiny-model DIR` makes a small model there"
     )
 
 

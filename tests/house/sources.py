@@ -79,8 +79,8 @@ def sources() -> tuple[Source, ...]:
 
 def module_of(path: str) -> str | None:
     """`slime/slime/store/states.py` → `slime.store.states`; None for what is no product file."""
-    if path == "slime/train.py":
-        return "train"
+    if path in ("slime/train.py", "slime/train_grpo.py"):
+        return path.removeprefix("slime/").removesuffix(".py")
     for folder, package in PACKAGES.items():
         if path.startswith(folder + "/") and path.endswith(".py"):
             inside = path.removeprefix(folder + "/").removesuffix(".py").removesuffix("__init__").rstrip("/")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from learners import batch_of, random_samples
-from slime.config import Config
+from slime.config import Config, startup
 from slime.config.loader import resolve
 from slime.errors import ConfigError
 from slime.trainers.torch.trainer import build_trainer
@@ -39,7 +39,7 @@ def test_it_is_found_before_anything_starts(
     words: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
-    monkeypatch.setattr(preflight, "check_model_dir", lambda model_dir: None)  # a random policy has no chat template
+    monkeypatch.setattr(startup, "check_model_dir", lambda model_dir: None)  # a random policy has no chat template
     file = tmp_path / "inside.py"
     file.write_text(WEIGH)
     with pytest.raises(ConfigError, match=words):

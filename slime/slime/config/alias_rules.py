@@ -8,7 +8,9 @@ Which spelling comes to what is the table in `aliases`.
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from slime.errors import ConfigError, nearest
@@ -56,6 +58,11 @@ def remark(what: str) -> Rule:
     return lambda value, _: ({}, what)
 
 
+def needless(what: str) -> Rule:
+    """A flag or key about something that this run does not have: said, with its value; switched off, it is no wish."""
+    return lambda value, _: ({}, "") if _is_off(value) else ({}, f"{value} {what}")
+
+
 def times(factor_name: str) -> Rule:
     """A batch size that is multiplied by the accumulation steps written beside it."""
 
@@ -64,7 +71,9 @@ def times(factor_name: str) -> Rule:
         if not (_is_count(value) and _is_count(factor)):
             raise ConfigError(f"{value!r} times {factor_name} {factor!r} is not a number of samples")
         samples = int(value) * int(factor)
-        return {"rollout.rollout_batch_size": samples}, f"taken as --rollout-batch-size {samples}"
+        taken = f"taken as --rollout-batch-size {samples}"
+        bound = "; an update takes them all, and memory is bounded by --max-tokens-per-gpu" if int(factor) > 1 else ""
+        return {"rollout.rollout_batch_size": samples}, taken + bound
 
     return rule
 
@@ -73,7 +82,9 @@ def factor_of(batch_name: str) -> Rule:
     """Accumulation steps: they say nothing without the batch size they multiply."""
 
     def rule(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
-        if batch_name in given or (_is_count(value) and int(value) == 1):
+        if batch_name in given:
+            return {}, f"multiplies {batch_name}"
+        if _is_count(value) and int(value) == 1:
             return {}, ""
         raise ConfigError(
             f"needs {batch_name} beside it: one update takes their product; --max-tokens-per-gpu cuts micro-batches"
@@ -92,11 +103,17 @@ def same_as(*model_names: str) -> Rule:
     """A tokenizer path: accepted where it says what is so, that the tokenizer is the model's own."""
 
     def rule(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
-        if value in (given.get(name) for name in model_names):
+        model_dirs = [given[name] for name in model_names if given.get(name)]
+        if value in model_dirs or any(_is_same_tokenizer(value, model_dir) for model_dir in model_dirs):
             return {}, "the tokenizer is read from the model directory"
         raise ConfigError("the tokenizer is read from the model directory; put its files there and leave this out")
 
     return rule
+
+
+def _is_same_tokenizer(directory: Any, model_dir: Any) -> bool:
+    own, model = (Path(str(place)).expanduser() / "tokenizer.json" for place in (directory, model_dir))
+    return own.is_file() and model.is_file() and filecmp.cmp(own, model, shallow=False)
 
 
 def samples_to_updates(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
@@ -114,8 +131,37 @@ def voting(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
     return {}, "every llm verdict is a majority vote; --majority-vote-n says of how many"
 
 
-def judge_model(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+def judge_directory(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
     return {"judge.judge_model_path": value, "judge.judge": "llm"}, f"taken as --judge llm --judge-model-path {value}"
+
+
+def judge_model(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+    """A directory, or the name of a model that somebody serves: `gpt-4`."""
+    name = str(value)
+    if "/" in name or name.startswith((".", "~")) or Path(name).is_dir():
+        return judge_directory(value, given)
+    return {
+        "judge.judge_model": name,
+        "judge.judge": "llm",
+    }, f"taken as --judge llm --judge-model {name}, at --judge-url"
+
+
+def value_clip(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+    """How far a value may move in one batch; published as a switch too, which stands for the default."""
+    if str(value).strip().lower() in ("true", "yes", "on"):
+        value = "0.2"
+    elif str(value).strip().lower() in ("false", "no", "off"):
+        value = "0"
+    return {"loss.value_clip": value}, f"taken as --value-clip {value}"
+
+
+def evaluation_every(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+    if given.get("prompts.eval_prompt_data"):
+        return {"prompts.eval_interval": value}, f"taken as --eval-interval {value}"
+    return {}, (
+        f"no effect: a run evaluates on prompts, --eval-prompt-data NAME=FILE --eval-interval {value}; "
+        "a checkpoint is evaluated by openclaw-test/run_eval.sh"
+    )
 
 
 def method(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:

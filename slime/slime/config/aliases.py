@@ -2,11 +2,12 @@
 
 People arrive with flags, variables and YAML files from pages written about this system and about slime. Each
 spelling here either *becomes* a setting of ours (and says which, once, on stderr), or is *refused* with one line
-that says what to do instead. Nothing is taken and then ignored.
+that says what to do instead, or is *remarked on* where it concerns something that is not here and changes nothing.
+Nothing is taken and then ignored.
 
     --n-samples-per-prompt 4 ─▶ rollout.num_rollouts_per_prompt = 4
     BATCH_SIZE=8, GRAD_ACCUM_STEPS=8 ─▶ rollout.rollout_batch_size = 64
-    --max-turns 8 ─▶ error: agent tracks are not built yet …
+    --rm-type math ─▶ error: name a function …
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from slime.config.alias_rules import (
     Rule,
     always,
     becomes,
+    evaluation_every,
     factor_of,
+    judge_directory,
     judge_model,
     method,
+    needless,
     refused,
     remark,
     same_as,
     samples_to_updates,
     switches,
     times,
+    value_clip,
     voting,
 )
 from slime.errors import ConfigError
@@ -81,31 +86,26 @@ def resolve_aliases(where: str, given: Mapping[str, Any], sections: Collection[s
             yield Resolved(name, values, notice)
 
 
-# ── The table ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The table: one spelling a line ─────────────────────────────────────────────────────────────────────────────────
 
 _CLIP = becomes("loss.eps_clip", "loss.eps_clip_high")
-_TRACKS = refused(
-    "agent tracks (terminal, gui, swe, toolcall) are not built yet; openclaw-rl/ learns from conversations"
-)
+_TRACKS = needless("is for agent tracks (terminal, gui, swe, toolcall), which are not built yet: nothing here reads it")
+_ENVIRONMENTS = remark("not used: agent tracks (terminal, gui, swe, toolcall) are not built yet; this run learns from conversations")
 _RAY_PLACES = remark("not used: Ray places the ranks; see --ray-address, --train-gpus and --rollout-gpus")
 _TINKER = remark("not used: remote trainers are not built yet, this run trains on its own machines")
 _MEGATRON = refused("this hook is Megatron's; the trainers here are torch's: leave it out")
 _ALWAYS_ASYNC = always("serving, judging and training are always asynchronous", "true", "async", "1", "yes")
 _BY_SESSION = always("turns are always kept by session", "true", "1", "yes")
-
+_BY_MAJORITY = always("votes are always decided by majority", "majority")
+_CLASSIFIED = remark("built in: a request that continues its conversation is main line, a client's titles, summaries and other housekeeping are side")
 
 _flag, _env, _yaml = (functools.partial(Alias, where) for where in ("flag", "env", "yaml"))
 
 _TABLE: list[Alias] = [
     # flags of the published launch scripts
     _flag("--num-rollout-workers", "judge", "`--num-judge-workers`", becomes("judge.num_judge_workers")),
-    _flag("--rm-checkpoint", "judge", "`--judge llm --judge-model-path`", judge_model),
-    _flag(
-        "--reward-aggregation",
-        "judge",
-        "`majority`, always",
-        always("votes are always decided by majority", "majority"),
-    ),
+    _flag("--rm-checkpoint", "judge", "`--judge llm --judge-model-path`", judge_directory),
+    _flag("--reward-aggregation", "judge", "`majority`, always", _BY_MAJORITY),
     _flag("--lr-warmup-samples", "trainer", "`--lr-warmup-steps`, divided by the batch", samples_to_updates),
     _flag("--ppo-clip-ratio", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
     _flag("--clip-range", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
@@ -118,118 +118,58 @@ _TABLE: list[Alias] = [
     _flag("--gpus", "cluster", "`--train-gpus`", becomes("cluster.train_gpus")),
     _flag("--num-epochs", "trainer", "1, always", always("every sample is trained once", "1")),
     _flag("--async-collection", "rollout", "always", _ALWAYS_ASYNC),
-    _flag("--max-turns", "rollout", "refused: agent tracks", _TRACKS),
-    _flag("--parallel-envs", "rollout", "refused: agent tracks", _TRACKS),
+    _flag("--max-turns", "rollout", "no effect: agent tracks", _TRACKS),
+    _flag("--parallel-envs", "rollout", "no effect: agent tracks", _TRACKS),
     # slime's own
     _flag("--hf-checkpoint", "model", "`--model-path`", becomes("model.model_path")),
-    _flag(
-        "--n-samples-per-prompt",
-        "rollout",
-        "`--num-rollouts-per-prompt`",
-        becomes("rollout.num_rollouts_per_prompt"),
-    ),
+    _flag("--n-samples-per-prompt", "rollout", "`--num-rollouts-per-prompt`", becomes("rollout.num_rollouts_per_prompt")),
     _flag("--save", "checkpoint", "`--save-dir`", becomes("checkpoint.save_dir")),
     _flag("--load", "checkpoint", "`--resume-from-checkpoint`", becomes("checkpoint.resume_from_checkpoint")),
     _flag("--rollout-max-response-len", "server", "`--default-max-tokens`", becomes("server.default_max_tokens")),
-    _flag(
-        "--loss-type",
-        "loss",
-        "`policy_loss` or `custom_loss`",
-        always("the path of a custom loss says it", "policy_loss", "custom_loss"),
-    ),
+    _flag("--loss-type", "loss", "`policy_loss` or `custom_loss`", always("the path of a custom loss says it", "policy_loss", "custom_loss")),
     _flag("--use-kl-loss", "loss", "always", always("on while --kl-loss-coef is above 0", "true")),
-    _flag(
-        "--use-tis", "loss", "`--behaviour-correction decoupled`", switches("loss.behaviour_correction", "decoupled")
-    ),
-    _flag(
-        "--use-rollout-logprobs",
-        "loss",
-        "`--behaviour-correction tis`",
-        switches("loss.behaviour_correction", "tis"),
-    ),
-    _flag(
-        "--disable-grpo-std-normalization",
-        "loss",
-        "`--no-grpo-std-normalization`",
-        switches("loss.grpo_std_normalization", "false"),
-    ),
-    _flag(
-        "--disable-rewards-normalization",
-        "loss",
-        "`--no-rewards-normalization`",
-        switches("loss.rewards_normalization", "false"),
-    ),
-    _flag(
-        "--sglang-server-concurrency",
-        "engine",
-        "`--max-running-requests`",
-        becomes("engine.max_running_requests"),
-    ),
+    _flag("--use-tis", "loss", "`--behaviour-correction decoupled`", switches("loss.behaviour_correction", "decoupled")),
+    _flag("--use-rollout-logprobs", "loss", "`--behaviour-correction tis`", switches("loss.behaviour_correction", "tis")),
+    _flag("--disable-grpo-std-normalization", "loss", "`--no-grpo-std-normalization`", switches("loss.grpo_std_normalization", "false")),
+    _flag("--disable-rewards-normalization", "loss", "`--no-rewards-normalization`", switches("loss.rewards_normalization", "false")),
+    _flag("--sglang-server-concurrency", "engine", "`--max-running-requests`", becomes("engine.max_running_requests")),
     _flag("--partial-rollout", "prompts", "always", always("generation goes on while weights are swapped", "true")),
     _flag("--rm-type", "plugin", "refused: `--custom-rm-path`", refused("name a function: --custom-rm-path FILE.py")),
-    *(
-        _flag(f"--{name}", "plugin", "refused: Megatron's", _MEGATRON)
-        for name in (
-            "custom-model-provider-path",
-            "custom-megatron-init-path",
-            "custom-megatron-before-log-prob-hook-path",
-            "custom-megatron-before-train-step-hook-path",
-            "custom-update-weight-post-write-path",
-        )
-    ),
+    _flag("--custom-model-provider-path", "plugin", "refused: Megatron's", _MEGATRON),
+    _flag("--custom-megatron-init-path", "plugin", "refused: Megatron's", _MEGATRON),
+    _flag("--custom-megatron-before-log-prob-hook-path", "plugin", "refused: Megatron's", _MEGATRON),
+    _flag("--custom-megatron-before-train-step-hook-path", "plugin", "refused: Megatron's", _MEGATRON),
+    _flag("--custom-update-weight-post-write-path", "plugin", "refused: Megatron's", _MEGATRON),
     # variables
     _env("CKPT_PATH", "model", "`MODEL_PATH`", becomes("model.model_path")),
-    _env(
-        "TOKENIZER_PATH",
-        "model",
-        "the model directory's own",
-        same_as("CKPT_PATH", "MODEL_PATH", "BASE_MODEL_PATH"),
-    ),
+    _env("TOKENIZER_PATH", "model", "the model directory's own", same_as("CKPT_PATH", "MODEL_PATH", "BASE_MODEL_PATH")),
     _env("BATCH_SIZE", "rollout", "`--rollout-batch-size`, times `GRAD_ACCUM_STEPS`", times("GRAD_ACCUM_STEPS")),
     _env("GRAD_ACCUM_STEPS", "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
     _env("PPO_CLIP_RATIO", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-    *(
-        _env(name, "rollout", "refused: agent tracks", _TRACKS)
-        for name in (
-            "ENV_TYPE",
-            "MAX_STEPS",
-            "PARALLEL_ENVS",
-            "SCREENSHOT_BACKEND",
-            "TOOLS_CONFIG",
-            "SWE_BENCH_PATH",
-            "TASK_TYPE",
-        )
-    ),
-    *(
-        _env(name, "cluster", "not used: Ray places the ranks", _RAY_PLACES)
-        for name in ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "GPUS_PER_NODE")
-    ),
-    *(
-        _env(name, "cluster", "not used: no remote trainers", _TINKER)
-        for name in ("TINKER_API_KEY", "TINKER_ENDPOINT", "TINKER_PROJECT_ID", "FIREWORKS_API_KEY")
-    ),
+    _env("VALUE_CLIP", "loss", "`--value-clip`; `true`: its default", value_clip),
+    _env("ENV_TYPE", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
+    _env("MAX_STEPS", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
+    _env("PARALLEL_ENVS", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
+    _env("SCREENSHOT_BACKEND", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
+    _env("TOOLS_CONFIG", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
+    _env("SWE_BENCH_PATH", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
+    _env("TASK_TYPE", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
+    _env("MASTER_ADDR", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
+    _env("MASTER_PORT", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
+    _env("NNODES", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
+    _env("NODE_RANK", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
+    _env("GPUS_PER_NODE", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
+    _env("TINKER_API_KEY", "cluster", "not used: no remote trainers", _TINKER),
+    _env("TINKER_ENDPOINT", "cluster", "not used: no remote trainers", _TINKER),
+    _env("TINKER_PROJECT_ID", "cluster", "not used: no remote trainers", _TINKER),
+    _env("FIREWORKS_API_KEY", "cluster", "not used: no remote trainers", _TINKER),
     # the published YAML file
     _yaml("model.name", "model", "`model.served_model_name`", becomes("model.served_model_name")),
     _yaml("model.checkpoint_path", "model", "`model.model_path`", becomes("model.model_path")),
-    _yaml(
-        "model.tokenizer_path",
-        "model",
-        "the model directory's own",
-        same_as("model.checkpoint_path", "model.model_path"),
-    ),
+    _yaml("model.tokenizer_path", "model", "the model directory's own", same_as("model.checkpoint_path", "model.model_path")),
     _yaml("training.method", "plugin", "the loss and the rollout of `binary`, `opd` or `combine`", method),
-    _yaml(
-        "training.batch_size",
-        "rollout",
-        "`rollout.rollout_batch_size`, times the accumulation steps",
-        times("training.gradient_accumulation_steps"),
-    ),
-    _yaml(
-        "training.gradient_accumulation_steps",
-        "rollout",
-        "multiplies `training.batch_size`",
-        factor_of("training.batch_size"),
-    ),
+    _yaml("training.batch_size", "rollout", "`rollout.rollout_batch_size`, times the accumulation steps", times("training.gradient_accumulation_steps")),
+    _yaml("training.gradient_accumulation_steps", "rollout", "multiplies `training.batch_size`", factor_of("training.batch_size")),
     _yaml("training.learning_rate", "trainer", "`trainer.lr`", becomes("trainer.lr")),
     _yaml("training.warmup_steps", "trainer", "`trainer.lr_warmup_steps`", becomes("trainer.lr_warmup_steps")),
     _yaml("training.max_steps", "rollout", "`rollout.num_rollout`", becomes("rollout.num_rollout")),
@@ -238,32 +178,27 @@ _TABLE: list[Alias] = [
     _yaml("training.gae_lambda", "loss", "`loss.lambd`", becomes("loss.lambd")),
     _yaml("training.binary_weight", "loss", "`loss.w_rl`", becomes("loss.w_rl")),
     _yaml("training.opd_weight", "loss", "`loss.w_opd`", becomes("loss.w_opd")),
-    _yaml("training.hint_extraction_model", "judge", "`judge.judge_model_path`, with `judge: llm`", judge_model),
-    _yaml(
-        "training.teacher_temperature",
-        "teacher",
-        "1, always",
-        always("a teacher is asked for its own distribution, at temperature 1", "1", "1.0"),
-    ),
+    _yaml("training.hint_extraction_model", "judge", "a directory: `judge.judge_model_path`; a name: `judge.judge_model`; with `judge: llm`", judge_model),
+    _yaml("training.teacher_temperature", "teacher", "1, always", always("a teacher is asked for its own distribution, at temperature 1", "1", "1.0")),
     _yaml("rollout.num_workers", "judge", "`judge.num_judge_workers`", becomes("judge.num_judge_workers")),
     _yaml("rollout.session_aware", "rollout", "always", _BY_SESSION),
-    _yaml("rollout.max_turns", "rollout", "refused: agent tracks", _TRACKS),
-    _yaml("rollout.parallel_envs", "rollout", "refused: agent tracks", _TRACKS),
-    _yaml("evaluation.judge_model", "judge", "`judge.judge_model_path`, with `judge: llm`", judge_model),
+    _yaml("rollout.max_turns", "rollout", "no effect: agent tracks", _TRACKS),
+    _yaml("rollout.parallel_envs", "rollout", "no effect: agent tracks", _TRACKS),
+    _yaml("evaluation.judge_model", "judge", "a directory: `judge.judge_model_path`; a name: `judge.judge_model`; with `judge: llm`", judge_model),
     _yaml("evaluation.majority_voting", "judge", "`false`: one vote", voting),
     _yaml("evaluation.num_judges", "judge", "`judge.majority_vote_n`", becomes("judge.majority_vote_n")),
-    _yaml(
-        "evaluation.consensus_threshold",
-        "judge",
-        "`judge.majority_vote_threshold`",
-        becomes("judge.majority_vote_threshold"),
-    ),
-    _yaml(
-        "evaluation.eval_frequency",
-        "monitor",
-        "refused: evaluation",
-        refused("evaluation inside a training run is not built yet"),
-    ),
+    _yaml("evaluation.consensus_threshold", "judge", "`judge.majority_vote_threshold`", becomes("judge.majority_vote_threshold")),
+    _yaml("evaluation.eval_frequency", "prompts", "`prompts.eval_interval`, where there are prompts to evaluate on", evaluation_every),
+    # the published JSON file: JSON is YAML
+    _yaml("rollout_config.collection_mode", "rollout", "`async`, always", _ALWAYS_ASYNC),
+    _yaml("rollout_config.max_concurrent_sessions", "server", "no such limit", remark("no such limit: a session that waits costs no place; --max-concurrent-requests bounds the requests under way")),
+    _yaml("rollout_config.session_timeout", "server", "no such limit", remark("no such limit: a session goes on whenever its next request comes; turns that nobody answers are never trained")),
+    _yaml("rollout_config.trajectory_format", "rollout", "`multi_turn`, always", always("the turns of a session are one trajectory", "multi_turn")),
+    _yaml("rollout_config.message_classification.main_line", "rollout", "built in", _CLASSIFIED),
+    _yaml("rollout_config.message_classification.side", "rollout", "built in", _CLASSIFIED),
+    _yaml("rollout_config.reward_computation.type", "judge", "`next_state_feedback`, always", always("a turn is judged by what its next state says of it", "next_state_feedback")),
+    _yaml("rollout_config.reward_computation.aggregation", "judge", "`majority`, always", _BY_MAJORITY),
+    _yaml("rollout_config.reward_computation.num_samples", "judge", "`judge.majority_vote_n`", becomes("judge.majority_vote_n")),
 ]
 
 

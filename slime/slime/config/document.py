@@ -26,7 +26,9 @@ the generated one. A switch is `--debug` or `--no-debug`; in a variable or the f
 `--print-config` shows every value with where it came from, as a YAML file that `--config` reads back (secrets are
 masked and left out), and exits. What is not known (a flag, a YAML key, a variable that starts with
 `{ENV_PREFIX}`, a value outside its bounds) is refused with one line that names the place and the nearest valid
-spelling, exit code 2.
+spelling, exit code 2; several mistakes are told at once. A setting that somebody wrote and that has no effect in this
+run is named, at the start and by `--print-config`. `python -m slime.preflight FLAG …` checks all that a run checks
+before it starts (directories, packages, plug-ins), and starts nothing; the launch scripts ask it before Ray.
 """
 
 
@@ -51,7 +53,8 @@ def document() -> str:
 def _row(leaf: Leaf) -> tuple[str, str, str, str]:
     names = ", ".join(f"`{name}`" for name in (leaf.flag, *leaf.published_env))
     default = "" if leaf.default == "" else f"`{str(leaf.default).lower() if leaf.is_switch else leaf.default}`"
-    return names, leaf.type_words, default, leaf.help + (" (never shown)" if leaf.is_secret else "")
+    needs = f" (no effect without {leaf.needs.needs})" if leaf.needs else ""
+    return names, leaf.type_words, default, leaf.help + (" (never shown)" if leaf.is_secret else "") + needs
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

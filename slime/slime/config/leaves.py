@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from slime.config.conditions import Condition
 from slime.config.sections import Config
 from slime.errors import ConfigError, nearest
 
@@ -40,6 +41,7 @@ class Leaf:
         type: the annotation as written, e.g. `int` or `Literal["auto", "cpu"]`.
         published_env: variables of published fame that are read too, the first one set wins.
         bounds: `ge`, `gt`, `le`, `lt`.
+        needs: what it needs to have an effect; None: it always has one.
     """
 
     section: str
@@ -50,6 +52,7 @@ class Leaf:
     published_env: tuple[str, ...]
     is_secret: bool
     bounds: Mapping[str, float]
+    needs: Condition | None
 
     @property
     def path(self) -> str:
@@ -107,6 +110,7 @@ def leaves() -> dict[str, Leaf]:
                 published_env=tuple(meta["env"]),
                 is_secret=meta["secret"],
                 bounds=types.MappingProxyType(meta["bounds"]),
+                needs=meta["needs"],
             )
     return found
 

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from slime.config.aliases import ALIASES, resolve_aliases
 from slime.config.leaves import ENV_PREFIX, Leaf, build, convert, leaves, section_help
+from slime.config.remarks import DEFAULT, FOLLOWS, remarks, without_effect
 from slime.config.sections import Config, MonitorConfig
 from slime.config.yaml_file import read_yaml
 from slime.errors import ConfigError, nearest
@@ -37,25 +38,30 @@ class Resolution:
 
     Attributes:
         origins: by path, where the value was said: `--lr`, `MODEL_PATH`, `run.yaml:7`, or `default`.
-        notices: what published spellings were taken as, and what overrides what; one line each.
+        notices: what published spellings were taken as, what overrides what, and what has no effect; one line each.
+        refusals: why a program given these settings does not start; only where it was asked to show them.
         sections: the sections this program has.
     """
 
     config: Config
     origins: Mapping[str, str]
     notices: tuple[str, ...]
+    refusals: tuple[str, ...]
     sections: tuple[str, ...]
 
     def as_yaml(self) -> str:
         """Every value with its origin beside it, as a file that `--config` reads back; secrets are left out."""
         lines: list[str] = []
+        idle = {leaf.path: leaf.needs for leaf in without_effect(self.config, self.origins, self.sections)}
         for section in self.sections:
             lines.append(f"{section}:")
             for leaf in (leaf for leaf in leaves().values() if leaf.section == section):
                 value = getattr(getattr(self.config, section), leaf.name)
                 shown = "********" if leaf.is_secret and value else _yaml_scalar(value)
                 entry = f"{leaf.name}: {shown}"
-                lines.append(f"  {'# ' if leaf.is_secret and value else ''}{entry:<44}  # {self.origins[leaf.path]}")
+                need = idle.get(leaf.path)
+                origin = self.origins[leaf.path] + (f"; no effect: needs {need.needs}" if need else "")
+                lines.append(f"  {'# ' if leaf.is_secret and value else ''}{entry:<44}  # {origin}")
         return "\n".join(lines) + "\n"
 
 
@@ -83,8 +89,11 @@ def load_config(
     try:
         resolution = resolve(argv, environ, prog=prog, sections=chosen, defaults=defaults)
     except ConfigError as error:
-        print(f"{prog}: error: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"{prog}: error: {line}", file=sys.stderr)
         raise SystemExit(2) from None
+    for refusal in resolution.refusals:
+        print(f"{prog}: note: a start is refused: {refusal}", file=sys.stderr)
     for notice in resolution.notices:
         print(f"{prog}: note: {notice}", file=sys.stderr)
     if "--print-config" in argv:
@@ -104,26 +113,36 @@ def resolve(
     """As `load_config`, without printing (but for `--help`) and exiting.
 
     Raises:
-        ConfigError: one line that names the place and the nearest valid spelling.
+        ConfigError: a line for each mistake, which names the place and the nearest valid spelling.
     """
     chosen = _chosen(sections)
     environ = os.environ if environ is None else environ
     flags = _parse(argv, prog, chosen)
     file = flags.pop("--config", None) or environ.get(CONFIG_ENV)
-    flags.pop("--print-config", None)
+    only_shown = flags.pop("--print-config", None)
 
-    notices: list[str] = []
+    notices = _Notices()
     said: dict[str, tuple[Any, str]] = {path: (value, f"default of {prog}") for path, value in (defaults or {}).items()}
     if file:
         said |= _from_yaml(Path(file), chosen, notices)
     said |= _from_environ(environ, chosen, notices)
     said |= _from_flags(flags, chosen, notices)
 
-    values = {path: convert(leaves()[path], value, origin) for path, (value, origin) in said.items()}
-    origins = {path: said[path][1] if path in said else "default" for path in leaves()}
+    values: dict[str, Any] = {}
+    for path, (value, origin) in said.items():
+        try:
+            values[path] = convert(leaves()[path], value, origin)
+        except ConfigError as error:
+            notices.mistakes.append(str(error))
+    mistakes = notices.mistakes if only_shown else [*notices.mistakes, *notices.refusals]
+    if mistakes:
+        raise ConfigError("\n".join(dict.fromkeys(mistakes)))
+    origins = {path: said[path][1] if path in said else DEFAULT for path in leaves()}
     for path, value, because in _implied(values):
-        values[path], origins[path] = value, f"follows from {origins[because]}"
-    return Resolution(build(values), origins, tuple(dict.fromkeys(notices)), chosen)
+        values[path], origins[path] = value, FOLLOWS + origins[because]
+    config = build(values)
+    told = dict.fromkeys([*notices, *remarks(config, origins, environ, chosen)])
+    return Resolution(config, origins, tuple(told), tuple(notices.refusals), chosen)
 
 
 def _implied(values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
@@ -141,6 +160,15 @@ def _implied(values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
         ("cluster.serve", False, "rollout.data_path"),
     ]
     return [(path, value, reason) for path, value, reason in implied if path not in values and values.get(reason)]
+
+
+class _Notices(list[str]):
+    """What there is to tell; and apart from it what cannot be read, and what is understood and refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mistakes: list[str] = []
+        self.refusals: list[str] = []
 
 
 # ── Flags ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -212,7 +240,7 @@ def _unknown_flag(word: str, prog: str, sections: Collection[str]) -> str:
 # ── The three sources, each to {path: (value, origin)} ────────────────────────────────────────────────────────────
 
 
-def _from_flags(flags: Mapping[str, Any], sections: Collection[str], notices: list[str]) -> dict[str, tuple[Any, str]]:
+def _from_flags(flags: Mapping[str, Any], sections: Collection[str], notices: _Notices) -> dict[str, tuple[Any, str]]:
     said = _aliased("flag", flags, {}, sections, notices)
     own = {leaf.flag: leaf for leaf in leaves().values()}
     for flag, value in flags.items():
@@ -222,7 +250,7 @@ def _from_flags(flags: Mapping[str, Any], sections: Collection[str], notices: li
 
 
 def _from_environ(
-    environ: Mapping[str, str], sections: Collection[str], notices: list[str]
+    environ: Mapping[str, str], sections: Collection[str], notices: _Notices
 ) -> dict[str, tuple[Any, str]]:
     known = {CONFIG_ENV} | {name for leaf in leaves().values() for name in leaf.env}
     for name in environ:
@@ -239,7 +267,7 @@ def _from_environ(
     return said
 
 
-def _from_yaml(file: Path, sections: Collection[str], notices: list[str]) -> dict[str, tuple[Any, str]]:
+def _from_yaml(file: Path, sections: Collection[str], notices: _Notices) -> dict[str, tuple[Any, str]]:
     """The whole file is checked, so that one may serve several programs; only their own sections count."""
     entries = read_yaml(file)
     places = {key: f"{file}:{entry.line}: {key}" for key, entry in entries.items()}
@@ -249,7 +277,7 @@ def _from_yaml(file: Path, sections: Collection[str], notices: list[str]) -> dic
         leaf = leaves().get(key)
         if leaf is None:
             if ("yaml", key) not in ALIASES:
-                raise ConfigError(f"{file}:{entries[key].line}: {_unknown_key(key)}")
+                notices.mistakes.append(f"{file}:{entries[key].line}: {_unknown_key(key)}")
         elif leaf.section in sections:
             _say(said, key, value, places[key], notices)
         else:
@@ -262,20 +290,20 @@ def _aliased(
     given: Mapping[str, Any],
     places: Mapping[str, str],
     sections: Collection[str],
-    notices: list[str],
+    notices: _Notices,
 ) -> dict[str, tuple[Any, str]]:
     said: dict[str, tuple[Any, str]] = {}
     for resolved in resolve_aliases(where, given, sections):
         place = places.get(resolved.name, resolved.name)
         if resolved.refusal:
-            raise ConfigError(f"{place}: {resolved.refusal}")
+            notices.refusals.append(f"{place}: {resolved.refusal}")
         notices += [f"{place}: {resolved.notice}"] if resolved.notice else []
         for path, value in resolved.values.items():
             _say(said, path, value, place, notices)
     return said
 
 
-def _say(said: dict[str, tuple[Any, str]], path: str, value: Any, place: str, notices: list[str]) -> None:
+def _say(said: dict[str, tuple[Any, str]], path: str, value: Any, place: str, notices: _Notices) -> None:
     """Put a value where a weaker spelling in the same source may already have put another."""
     if path in said and said[path][0] != value:
         notices.append(f"{said[path][1]} is overridden by {place}")

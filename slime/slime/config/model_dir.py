@@ -31,7 +31,9 @@ def check_model_dir(path: str | Path, setting: str = "--model-path") -> Path:
             raise ConfigError(
                 f"{where}: no such directory; a run downloads nothing: `hf download {path} --local-dir DIR` first"
             )
-        raise ConfigError(f"{where}: no such directory; `openclaw-rl tiny-model {path}` would make a small model there")
+        if "tiny" in model_dir.name:
+            raise ConfigError(f"{where}: no such directory; `openclaw-rl tiny-model {path}` makes a small model there")
+        raise ConfigError(f"{where}: no such directory; give the one that holds config.json, tokenizer and weights")
     if not model_dir.is_dir():
         raise ConfigError(f"{where}: not a directory; give the directory that holds config.json")
     if not _read_json(model_dir / "config.json", where, "is this a Hugging Face model directory?").get("model_type"):
@@ -41,6 +43,20 @@ def check_model_dir(path: str | Path, setting: str = "--model-path") -> Path:
     _check_chat_template(model_dir, where)
     _check_weights(model_dir, where)
     return model_dir
+
+
+def parameter_bytes(model_dir: Path) -> int:
+    """What the weights take on disk: two bytes a parameter in bf16, as most models are given."""
+    return sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
+
+
+def writes_function_tags(model_dir: Path) -> bool:
+    """Whether the chat template spells tool calls `<function=name>`, as Qwen3.5's does, instead of JSON."""
+    for name in (*_CHAT_TEMPLATE_FILES, "tokenizer_config.json"):
+        file = model_dir / name
+        if file.is_file():
+            return "<function=" in file.read_text(encoding="utf-8", errors="replace")
+    return False
 
 
 def _check_chat_template(model_dir: Path, where: str) -> None:

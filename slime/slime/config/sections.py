@@ -11,16 +11,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from slime.config import conditions as when
+from slime.config.conditions import Condition
 from slime.errors import ConfigError
 
 SHARED_ADAPTER = "policy"
 """The name of the adapter that everybody is served with: what the trainer publishes and samplers ask for."""
 
 
-def option(default: Any, help: str, *, env: tuple[str, ...] = (), secret: bool = False, **bounds: float) -> Any:
-    """A leaf: its default, one line of help, the environment variables it is read from (first one wins), and its
-    bounds: `ge`, `gt`, `le`, `lt`."""
-    return field(default=default, metadata={"help": help, "env": env, "secret": secret, "bounds": bounds})
+def option(
+    default: Any,
+    help: str,
+    *,
+    env: tuple[str, ...] = (),
+    secret: bool = False,
+    needs: Condition | None = None,
+    **bounds: float,
+) -> Any:
+    """A leaf: its default, one line of help, the environment variables it is read from (first one wins), what it needs
+    to have an effect, and its bounds: `ge`, `gt`, `le`, `lt`."""
+    return field(default=default, metadata={"help": help, "env": env, "secret": secret, "needs": needs, "bounds": bounds})
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class ModelConfig:
     """Which model is served and trained."""
 
     model_path: str = option("", "directory of the policy model", env=("MODEL_PATH", "BASE_MODEL_PATH"))
-    served_model_name: str = option("", "name in /v1/models; the directory's name when empty", env=("SERVED_MODEL_NAME",))
+    served_model_name: str = option("", "name in /v1/models; the directory's name when empty", env=("SERVED_MODEL_NAME",), needs=when.SERVES)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "weights' type; auto: float32 on CPU, else the checkpoint's")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where the embedded engine and trainer compute")
 
@@ -38,7 +48,7 @@ class EngineConfig:
     """The engines that generate."""
 
     backend: Literal["embedded", "sglang"] = option("embedded", "which engine the server or the cluster starts")
-    sglang_python: str = option("", "Python of the environment that has SGLang; this one when empty", env=("SGLANG_PYTHON",))
+    sglang_python: str = option("", "Python of the environment that has SGLang; this one when empty", env=("SGLANG_PYTHON",), needs=when.SGLANG)
     engine_gpus: str = option("", "GPUs that the server's own engine sees, e.g. 0,1; all there are when empty")
     engine_url: str = option("", "attach to running engines at these URLs (comma-separated) instead of starting any", env=("ENGINE_URL",))
     engine_token: str = option("", "bearer token of engines: of those at engine_url, and of those that are started, for which one is drawn when empty", env=("ENGINE_TOKEN",), secret=True)
@@ -55,15 +65,15 @@ class EngineConfig:
 class ServerConfig:
     """The OpenAI-compatible server."""
 
-    host: str = option("127.0.0.1", "address to bind; loopback unless told otherwise", env=("OPENCLAW_HOST",))
-    port: int = option(8000, "port to bind; 0 picks a free one", env=("OPENCLAW_PORT",), ge=0, le=65535)
+    host: str = option("127.0.0.1", "address to bind; loopback unless told otherwise", env=("OPENCLAW_HOST",), needs=when.SERVES)
+    port: int = option(8000, "port to bind; 0 picks a free one", env=("OPENCLAW_PORT",), ge=0, le=65535, needs=when.SERVES)
     api_key: str = option("", "bearer token that clients must send; any is accepted when empty", env=("OPENCLAW_API_KEY",), secret=True)
     admin_key: str = option("", "bearer token of feedback; drawn and kept in admin.key in rl_buffer_dir when empty", env=("OPENCLAW_ADMIN_KEY",), secret=True)
     allowed_hosts: str = option("", "further names by which the server may be addressed, comma-separated, e.g. chat.example.org; * is any. Loopback names and --host always are")
     allowed_origins: str = option("", "web origins whose pages may use the server, comma-separated, e.g. http://localhost:3000; * is any. Other pages are refused")
     enable_rl_intercept: bool = option(False, "capture conversations for training")
     rl_buffer_dir: Path = option(Path("./rl_buffer"), "where captured turns are stored")
-    max_concurrent_requests: int = option(512, "requests under way at once; more are refused with 503", ge=1)
+    max_concurrent_requests: int = option(512, "requests under way at once; more are refused with 503", ge=1, needs=when.SERVES)
     max_connections: int = option(4096, "open connections; of more, the one that has waited longest without a whole request is closed", ge=16)
     max_body_memory_mb: int = option(256, "MiB of request bodies held at once; the slowest to arrive gives way, else 503", ge=32)
     default_max_tokens: int = option(1024, "length limit of a reply when the client names none", ge=1)
@@ -76,18 +86,18 @@ class JudgeConfig:
     """Who says how good a turn was."""
 
     judge: Literal["rule", "llm"] = option("rule", "rule: sentiment and correction patterns, no model; llm: ask a model")
-    judge_url: str = option("", "whom the llm judge asks: any OpenAI-compatible URL (…/v1), or an engine of our dialect; the policy's own engine when empty")
-    judge_model: str = option("", "name of the model at an OpenAI-compatible judge_url; the first it serves when empty")
+    judge_url: str = option("", "whom the llm judge asks: any OpenAI-compatible URL (…/v1), or an engine of our dialect; the policy's own engine when empty", needs=when.ASKED)
+    judge_model: str = option("", "name of the model at an OpenAI-compatible judge_url; the first it serves when empty", needs=when.JUDGE_URL)
     judge_api_key: str = option("", "bearer token for an OpenAI-compatible judge_url", env=("JUDGE_API_KEY", "OPENAI_API_KEY"), secret=True)
-    judge_retries: int = option(2, "attempts after the first, with backoff, at an OpenAI-compatible judge_url", ge=0)
+    judge_retries: int = option(2, "attempts after the first, with backoff, at an OpenAI-compatible judge_url", ge=0, needs=when.JUDGE_URL)
     judge_model_path: str = option("", "model directory of a judge engine to start", env=("JUDGE_MODEL_PATH", "PRM_MODEL_PATH"))
-    majority_vote_n: int = option(3, "votes an llm judge casts on a turn", env=("MAJORITY_VOTE_N",), ge=1)
-    majority_vote_threshold: float = option(0.5, "share of the valid votes that must agree", env=("MAJORITY_VOTE_THRESHOLD",), ge=0, le=1)
-    judge_quorum: int = option(0, "valid votes that a score needs; 0 = half of all", ge=0)
+    majority_vote_n: int = option(3, "votes an llm judge casts on a turn", env=("MAJORITY_VOTE_N",), ge=1, needs=when.ASKED)
+    majority_vote_threshold: float = option(0.5, "share of the valid votes that must agree", env=("MAJORITY_VOTE_THRESHOLD",), ge=0, le=1, needs=when.ASKED)
+    judge_quorum: int = option(0, "valid votes that a score needs; 0 = half of all", ge=0, needs=when.ASKED)
     judge_siblings: bool = option(False, "llm judge: rank the replies to one request (regenerations, the group of a prompt) instead of judging each by itself; costs further calls, each of which shows them all")
     num_judge_workers: int = option(4, "turns judged at once", ge=1)
-    judge_temperature: float = option(0.6, "sampling temperature of a vote", ge=0)
-    judge_max_new_tokens: int = option(4096, "length limit of a vote", ge=1)
+    judge_temperature: float = option(0.6, "sampling temperature of a vote", ge=0, needs=when.ASKED)
+    judge_max_new_tokens: int = option(4096, "length limit of a vote", ge=1, needs=when.ASKED)
     judge_timeout_s: float = option(60.0, "how long one vote may take before it counts as failed", gt=0)
 
 
@@ -95,15 +105,15 @@ class JudgeConfig:
 class TeacherConfig:
     """Hindsight: what a next state says the reply should have heeded, and who scores the reply in that light."""
 
-    hint_source: Literal["auto", "rule", "llm"] = option("auto", "who reads hints from next states; rule: from people's own words, no model; auto: as --judge")
-    hint_selection: Literal["shortest", "longest", "token_optimal", "sequence_optimal"] = option("shortest", "which of several hints teaches; optimal: whose likeliest tokens are the policy's too, token by token or in all")
-    max_hints: int = option(3, "hints of a turn that are kept to choose from", env=("OPENCLAW_TOPK_MAX_CAND",), ge=1)
-    teacher: Literal["policy", "frozen"] = option("policy", "who teaches: the policy as it is served, or the model as it was given, on an engine of its own")
-    teacher_url: str = option("", "engine of our dialect that teaches, with the policy's tokenizer")
-    teacher_model_path: str = option("", "model directory of a teacher engine to start, with the policy's tokenizer")
-    teacher_top_k: int = option(0, "ids a token on which policy and teacher are compared; 0: only the sampled one", env=("OPENCLAW_TOPK_K",), ge=0)
-    teacher_support: Literal["teacher", "student", "overlap"] = option("teacher", "whose likeliest ids those are; overlap: both's")
-    teacher_timeout_s: float = option(60.0, "how long scoring one reply may take before the turn has no teacher", gt=0)
+    hint_source: Literal["auto", "rule", "llm"] = option("auto", "who reads hints from next states; rule: from people's own words, no model; auto: as --judge", needs=when.TAUGHT)
+    hint_selection: Literal["shortest", "longest", "token_optimal", "sequence_optimal"] = option("shortest", "which of several hints teaches; optimal: whose likeliest tokens are the policy's too, token by token or in all", needs=when.TAUGHT)
+    max_hints: int = option(3, "hints of a turn that are kept to choose from", env=("OPENCLAW_TOPK_MAX_CAND",), ge=1, needs=when.TAUGHT)
+    teacher: Literal["policy", "frozen"] = option("policy", "who teaches: the policy as it is served, or the model as it was given, on an engine of its own", needs=when.TAUGHT)
+    teacher_url: str = option("", "engine of our dialect that teaches, with the policy's tokenizer", needs=when.TAUGHT)
+    teacher_model_path: str = option("", "model directory of a teacher engine to start, with the policy's tokenizer", needs=when.TAUGHT)
+    teacher_top_k: int = option(0, "ids a token on which policy and teacher are compared; 0: only the sampled one", env=("OPENCLAW_TOPK_K",), ge=0, needs=when.TAUGHT)
+    teacher_support: Literal["teacher", "student", "overlap"] = option("teacher", "whose likeliest ids those are; overlap: both's", needs=when.TAUGHT)
+    teacher_timeout_s: float = option(60.0, "how long scoring one reply may take before the turn has no teacher", gt=0, needs=when.TAUGHT)
 
 
 @dataclass(frozen=True)
@@ -111,13 +121,13 @@ class RolloutConfig:
     """How turns become batches."""
 
     rollout_batch_size: int = option(16, "effective samples that one update consumes", ge=1)
-    num_rollouts_per_prompt: int = option(1, "replies to one prompt that are compared with each other", ge=1)
+    num_rollouts_per_prompt: int = option(1, "replies to one prompt that are compared with each other", ge=1, needs=when.GROUPS)
     num_rollout: int = option(0, "updates to make; 0 = go on until stopped", ge=0)
     max_staleness: int = option(4, "updates a sample may lag behind before it is dropped", ge=0)
     queue_capacity: int = option(256, "samples that may wait for the trainer", ge=1)
     lease_s: float = option(300.0, "how long a collector may hold a turn before another may take it", gt=0)
     data_path: str = option("", "train offline on these and end: conversation files, a directory of them, or another run's buffer", env=("DATA_PATH",))
-    min_turns: int = option(1, "shortest conversation of --data-path that is trained, in turns", ge=1)
+    min_turns: int = option(1, "shortest conversation of --data-path that is trained, in turns", ge=1, needs=when.FILES)
 
 
 @dataclass(frozen=True)
@@ -127,41 +137,41 @@ class LossConfig:
     advantage_estimator: Literal[
         "reinforce", "grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "cispo", "ppo", "step_wise"
     ] = option("reinforce", "how rewards become advantages; reinforce: reward less --baseline")
-    baseline: Literal["none", "ema", "group"] = option("ema", "what reinforce subtracts from a reward: moving average per source, or group mean")
-    baseline_decay: float = option(0.9, "weight of the past in the moving average", ge=0, lt=1)
-    rewards_normalization: bool = option(True, "grpo, dr_grpo, gspo, cispo, reinforce_plus_plus_baseline: compare rewards within their group; no: take them as they are")
-    grpo_std_normalization: bool = option(True, "grpo, gspo, cispo: divide by the group's standard deviation")
+    baseline: Literal["none", "ema", "group"] = option("ema", "what reinforce subtracts from a reward: moving average per source, or group mean", needs=when.REINFORCE)
+    baseline_decay: float = option(0.9, "weight of the past in the moving average", ge=0, lt=1, needs=when.MOVING_AVERAGE)
+    rewards_normalization: bool = option(True, "grpo, dr_grpo, gspo, cispo, reinforce_plus_plus_baseline: compare rewards within their group; no: take them as they are", needs=when.GROUPED)
+    grpo_std_normalization: bool = option(True, "grpo, gspo, cispo: divide by the group's standard deviation", needs=when.DIVIDED)
     normalize_advantages: bool = option(False, "whiten advantages over the batch; reinforce_plus_plus and its baseline form always do")
-    gamma: float = option(0.99, "ppo, reinforce_plus_plus: discount from one turn of a session to the next", ge=0, le=1)
-    lambd: float = option(0.95, "ppo: λ of generalised advantage estimation over a session's turns", ge=0, le=1)
-    prm_step_coef: float = option(1.0, "step_wise: weight of a step's own reward beside the outcome's")
-    critic: Literal["own", "policy"] = option("own", "ppo: the value head reads a model of its own, or the policy's hidden states as they are")
-    critic_lr: float = option(0.0, "ppo: learning rate of the critic; 0: --lr", ge=0)
+    gamma: float = option(0.99, "ppo, reinforce_plus_plus: discount from one turn of a session to the next", ge=0, le=1, needs=when.DISCOUNTED)
+    lambd: float = option(0.95, "ppo: λ of generalised advantage estimation over a session's turns", ge=0, le=1, needs=when.PPO)
+    prm_step_coef: float = option(1.0, "step_wise: weight of a step's own reward beside the outcome's", needs=when.STEP_WISE)
+    critic: Literal["own", "policy"] = option("own", "ppo: the value head reads a model of its own, or the policy's hidden states as they are", needs=when.PPO)
+    critic_lr: float = option(0.0, "ppo: learning rate of the critic; 0: --lr", ge=0, needs=when.PPO)
     num_critic_only_steps: int = option(0, "ppo: first updates that train the critic alone; the policy stays as it is", ge=0)
-    value_clip: float = option(0.2, "ppo: how far a value may move in one batch; 0: as far as it likes", env=("VALUE_CLIP",), ge=0)
+    value_clip: float = option(0.2, "ppo: how far a value may move in one batch; 0: as far as it likes", ge=0, needs=when.PPO)
     eps_clip: float = option(0.2, "how far the ratio may fall below 1; 1 leaves it free in cispo", gt=0, le=1)
     eps_clip_high: float = option(0.28, "how far the ratio may rise above 1", gt=0)
     eps_clip_c: float = option(0.0, "dual clip: where the advantage is negative the loss is at most this times its size; above 1, 0: off", ge=0)
     behaviour_correction: Literal["tis", "decoupled", "mis", "icepop", "none"] = option("tis", "what is done about tokens that older weights sampled; none is right only where samples are never stale")
-    tis_clip: float = option(2.0, "upper bound of the importance weight trainer/engine", gt=0)
-    tis_clip_low: float = option(0.0, "lower bound of the importance weight trainer/engine", ge=0)
-    mis_level: Literal["token", "sequence", "geometric"] = option("token", "mis: what has one weight: a token, or a reply by the product or the geometric mean of its tokens")
-    mis_mode: Literal["truncate", "clip", "mask"] = option("truncate", "mis: out of bounds a weight is held at the upper, held at either, or rejected")
+    tis_clip: float = option(2.0, "upper bound of the importance weight trainer/engine", gt=0, needs=when.BOUNDED)
+    tis_clip_low: float = option(0.0, "lower bound of the importance weight trainer/engine", ge=0, needs=when.BOUNDED)
+    mis_level: Literal["token", "sequence", "geometric"] = option("token", "mis: what has one weight: a token, or a reply by the product or the geometric mean of its tokens", needs=when.MIS)
+    mis_mode: Literal["truncate", "clip", "mask"] = option("truncate", "mis: out of bounds a weight is held at the upper, held at either, or rejected", needs=when.MIS)
     mis_veto_threshold: float = option(0.0, "mis: a reply that has a token with a weight below this is left out as a whole, e.g. 1e-4; 0: none", ge=0, lt=1)
     use_opsm: bool = option(False, "leave out bad replies that the policy has moved away from (off-policy sequence masking)")
-    opsm_delta: float = option(1e-4, "how far it may have moved: mean log-prob when sampled less now", ge=0)
+    opsm_delta: float = option(1e-4, "how far it may have moved: mean log-prob when sampled less now", ge=0, needs=when.OPSM)
     kl_loss_coef: float = option(0.1, "weight of the KL to the reference model in the loss", ge=0)
     kl_coef: float = option(0.0, "weight of the KL to the reference model in the reward, where it is always k1; excludes --kl-loss-coef", ge=0)
-    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl", "full"] = option("k3", "estimator of the KL in the loss; full: exact, over the vocabulary")
-    use_unbiased_kl: bool = option(True, "weigh the KL of a token in the loss by its importance, so that its gradient is the KL's for stale samples too")
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl", "full"] = option("k3", "estimator of the KL in the loss; full: exact, over the vocabulary", needs=when.LOSS_KL)
+    use_unbiased_kl: bool = option(True, "weigh the KL of a token in the loss by its importance, so that its gradient is the KL's for stale samples too", needs=when.LOSS_KL)
     entropy_coef: float = option(0.0, "weight of the entropy bonus")
-    w_rl: float = option(1.0, "openclaw-combine: weight of the reward's advantage", env=("OPENCLAW_COMBINE_W_RL", "OPENCLAW_TOPK_W_RL"), ge=0)
-    w_opd: float = option(1.0, "openclaw-opd, openclaw-combine: weight of the teacher's", env=("OPENCLAW_COMBINE_W_OPD", "OPENCLAW_TOPK_W_OPD"), ge=0)
-    teacher_divergence: Literal["reverse_kl", "forward_kl", "js"] = option("reverse_kl", "top-k distillation: what is made small between policy and teacher")
+    w_rl: float = option(1.0, "openclaw-combine: weight of the reward's advantage", env=("OPENCLAW_COMBINE_W_RL", "OPENCLAW_TOPK_W_RL"), ge=0, needs=when.COMBINE)
+    w_opd: float = option(1.0, "openclaw-opd, openclaw-combine: weight of the teacher's", env=("OPENCLAW_COMBINE_W_OPD", "OPENCLAW_TOPK_W_OPD"), ge=0, needs=when.DISTILLS)
+    teacher_divergence: Literal["reverse_kl", "forward_kl", "js"] = option("reverse_kl", "top-k distillation: what is made small between policy and teacher", needs=when.TOP_K)
     teacher_gap_clip: float = option(10.0, "token-level distillation: bound on teacher less policy log-prob of a sampled token; 0: none", ge=0)
-    teacher_advantage_clip: float = option(1.0, "top-k selection: bound on teacher less policy log-prob of one id", env=("OPENCLAW_TOPK_ADV_DIFF_CLIP",), gt=0)
+    teacher_advantage_clip: float = option(1.0, "top-k selection: bound on teacher less policy log-prob of one id", env=("OPENCLAW_TOPK_ADV_DIFF_CLIP",), gt=0, needs=when.SELECTION)
     calculate_per_token_loss: bool = option(False, "average over all tokens of a step instead of over each trajectory first")
-    dr_grpo_length: int = option(1024, "dr_grpo: tokens that every trajectory's sum is divided by", ge=1)
+    dr_grpo_length: int = option(1024, "dr_grpo: tokens that every trajectory's sum is divided by", ge=1, needs=when.DR_GRPO)
 
     def check(self) -> None:
         """Raise a `ConfigError` of one line where settings contradict each other."""
@@ -225,7 +235,7 @@ class TrainerConfig:
     max_tokens_per_gpu: int = option(8192, "tokens in one micro-batch", ge=1)
     num_steps_per_rollout: int = option(1, "optimizer steps that one batch is split into", ge=1)
     gradient_checkpointing: bool = option(False, "recompute activations to save memory", env=("USE_GRADIENT_CHECKPOINTING",))
-    offload_optimizer_state: bool = option(False, "keep the optimizer's state, and step, in CPU memory while computing on a GPU")
+    offload_optimizer_state: bool = option(False, "keep the optimizer's state, and step, in CPU memory while computing on a GPU", needs=when.GPU)
     seed: int = option(1234, "seed of everything random in the trainer", ge=0)
 
 
@@ -269,7 +279,7 @@ class ClusterConfig:
     judge_gpus: str = option("", "GPUs of the judge's own engine; none: the last of --rollout-gpus that is no trainer's", env=("JUDGE_GPUS",))
     teacher_gpus: str = option("", "GPUs of the teacher's own engine; none: the last of --rollout-gpus that is no trainer's", env=("TEACHER_GPUS",))
     serve: bool = option(True, "serve the policy with the run; no: another program does, or nobody")
-    keep_serving: bool = option(False, "go on serving after the last update, until stopped")
+    keep_serving: bool = option(False, "go on serving after the last update, until stopped", needs=when.SERVES)
     dashboard: bool = option(False, "start Ray's dashboard, on loopback")
 
 
@@ -279,8 +289,8 @@ class MonitorConfig:
 
     run_dir: Path = option(Path("./runs/default"), "metrics.jsonl, logs and the resolved configuration go here")
     use_wandb: bool = option(False, "also log to Weights & Biases, offline unless WANDB_MODE says otherwise", env=("USE_WANDB",))
-    wandb_project: str = option("openclaw_rl", "Weights & Biases project", env=("WANDB_PROJECT",))
-    run_name: str = option("openclaw-rl", "name of the run")
+    wandb_project: str = option("openclaw_rl", "Weights & Biases project", env=("WANDB_PROJECT",), needs=when.WANDB)
+    run_name: str = option("openclaw-rl", "name of the run", needs=when.WANDB)
 
 
 @dataclass(frozen=True)
@@ -288,19 +298,19 @@ class PromptConfig:
     """Prompts from a file, in groups that are compared with each other, beside or instead of conversations."""
 
     prompt_data: str = option("", "prompts as JSON lines, tasks.jsonl or a part of it, tasks.jsonl@[0:500]; with it, --rollout-function-path is slime.rollout.prompts")
-    input_key: str = option("input", "key of the prompt: a text, or a list of messages")
-    label_key: str = option("", "key of what the reward compares with")
-    metadata_key: str = option("metadata", "key of a mapping that generate and reward functions read")
-    apply_chat_template: bool = option(False, "a text is one user message; without, it is fed as it stands")
-    rollout_shuffle: bool = option(False, "shuffle the prompts in every epoch")
-    rollout_seed: int = option(42, "seed of that order", ge=0)
-    rollout_temperature: float = option(1.0, "sampling temperature of replies to prompts", gt=0)
+    input_key: str = option("input", "key of the prompt: a text, or a list of messages", needs=when.PROMPTS)
+    label_key: str = option("", "key of what the reward compares with", needs=when.PROMPTS)
+    metadata_key: str = option("metadata", "key of a mapping that generate and reward functions read", needs=when.PROMPTS)
+    apply_chat_template: bool = option(False, "a text is one user message; without, it is fed as it stands", needs=when.PROMPTS)
+    rollout_shuffle: bool = option(False, "shuffle the prompts in every epoch", needs=when.PROMPTS)
+    rollout_seed: int = option(42, "seed of that order", ge=0, needs=when.PROMPTS)
+    rollout_temperature: float = option(1.0, "sampling temperature of replies to prompts", gt=0, needs=when.PROMPTS)
     over_sampling_batch_size: int = option(0, "groups of replies under way at once; 0: those of one update", ge=0)
     group_rm: bool = option(False, "--custom-rm-path takes a whole group, (args, samples), and gives a list")
     reward_key: str = option("", "entry that is the score where a reward is a mapping")
     eval_prompt_data: str = option("", "prompts to evaluate on: NAME=tasks.jsonl, several separated by commas")
     eval_interval: int = option(0, "updates between evaluations; 0: none", ge=0)
-    n_samples_per_eval_prompt: int = option(1, "replies to each of those prompts", ge=1)
+    n_samples_per_eval_prompt: int = option(1, "replies to each of those prompts", ge=1, needs=when.EVALUATES)
 
 
 @dataclass(frozen=True)

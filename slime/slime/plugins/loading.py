@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from slime.errors import PluginError, nearest
+from slime.plugins.published_files import answer_to
 from slime.plugins.slime_imports import answer_to_slime_names
 
 _FILE_PATH = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?")
@@ -49,6 +50,10 @@ def load_object(
     """
     where = f"{flag} {path}".strip()
     answer_to_slime_names()
+    if match := _FILE_PATH.fullmatch(path):
+        wanted = [match["name"]] if match["name"] else list(default_names)
+        if answer := answer_to(Path(match["file"]), wanted):
+            raise PluginError(f"{where}: {answer}")
     module, name = _module_and_name(path, where)
     for key, value in (provided or {}).items():
         if not hasattr(module, key):

@@ -130,7 +130,8 @@ def _build(factory: Callable[..., Any], settings: Mapping[str, Any], where: str)
         return call(offered)
     except Exception as error:  # the user's own code: anything may come out of it
         message = " ".join(str(error).split())
-        raise PluginError(f"{where}: {describe(factory)}: {type(error).__name__}: {message}") from error
+        remedy = "; write it into that file" if isinstance(error, NameError) else ""
+        raise PluginError(f"{where}: {describe(factory)}: {type(error).__name__}: {message}{remedy}") from error
 
 
 def _method(found: Any, where: str) -> Callable[..., Any]:

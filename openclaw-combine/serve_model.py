@@ -1,0 +1,7 @@
+"""`python serve_model.py …` typed in this folder: the program of that name in the folder above."""
+
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":
+    runpy.run_path(str(Path(__file__).resolve().parents[1] / "serve_model.py"), run_name="__main__")

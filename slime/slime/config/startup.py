@@ -1,0 +1,156 @@
+"""What can be known of settings before a program starts, without loading any code.
+
+    Config ─▶ model, judge, teacher, checkpoint directories ─▶ packages, SGLang ─▶ settings that exclude each other
+
+Everything here takes a fraction of a second. What takes torch (plug-ins, signatures) is checked by `slime.preflight`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from slime.config import conditions
+from slime.config.model_dir import check_model_dir, parameter_bytes, writes_function_tags
+from slime.config.sections import Config, EngineConfig, JudgeConfig, LoraConfig
+from slime.errors import ConfigError
+
+_BYTES_TRAINED = 16
+"""Of one parameter that is trained: weight, gradient and two moments, 4 bytes each."""
+_BYTES_READ = 2
+"""Of one parameter that is only read, in bf16: the reference, the base of an adapter."""
+_LARGE = 2e9
+"""Parameters from which on memory decides whether a run can start at all."""
+
+
+def check_startup(config: Config) -> None:
+    """Raises ConfigError, in one line, where a run given these settings could not start or contradicts itself."""
+    check_model_dir(config.model.model_path)
+    config.loss.check()
+    _check_judge(config)
+    _check_teacher(config)
+    _check_resume(config)
+    _check_lora(config)
+    _check_packages(config)
+    if config.engine.engine_gpus:
+        raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
+    check_sglang(config.engine)
+
+
+def warnings(config: Config) -> Iterator[str]:
+    """What a run given these settings can do and its writer may regret; one line each. The model directory is good."""
+    model_dir = Path(config.model.model_path).expanduser()
+    if writes_function_tags(model_dir):
+        yield (
+            f"--model-path {config.model.model_path}: its template writes tool calls as <function=…>, which are not "
+            "read yet: an agent gets them as text; Qwen3's are read"
+        )
+    count = parameter_bytes(model_dir) / 2
+    if count > _LARGE and config.cluster.train_gpus and not config.lora.use_lora:
+        read = _BYTES_READ if config.loss.kl_loss_coef or config.loss.kl_coef else 0
+        yield (
+            f"all {count / 1e9:.1f} G weights are trained, and each rank holds all: about "
+            f"{count * (_BYTES_TRAINED + read) / 1e9:.0f} GB on every training GPU beside activations; "
+            f"--use-lora takes about {count * _BYTES_READ / 1e9:.0f} GB, --offload-optimizer-state leaves out "
+            f"{count * 8 / 1e9:.0f} GB"
+        )
+
+
+def check_sglang(engine: EngineConfig) -> None:
+    """Raises ConfigError where SGLang is to be started and is not installed."""
+    if engine.backend != "sglang" or engine.engine_url:
+        return
+    python = engine.sglang_python or sys.executable
+    remedy = "see docs/sglang.md, which installs it beside this environment; or give --backend embedded"
+    if not engine.sglang_python:
+        if importlib.util.find_spec("sglang") is None:
+            raise ConfigError(f"--backend sglang: SGLang is not installed for {python}; {remedy}")
+        return
+    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+    try:
+        found = subprocess.run([python, "-c", question], capture_output=True, timeout=30, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        raise ConfigError(f"--sglang-python {python}: cannot be run; {remedy}") from None
+    if not found:
+        raise ConfigError(f"--sglang-python {python}: SGLang is not installed there; {remedy}")
+
+
+def _check_judge(config: Config) -> None:
+    judge = config.judge
+    if judge.judge_quorum > judge.majority_vote_n:
+        raise ConfigError(
+            f"--judge-quorum {judge.judge_quorum} can never be reached with "
+            f"--majority-vote-n {judge.majority_vote_n}: cast more votes, or need fewer"
+        )
+    if not conditions.ASKED.holds(config) or judge.judge_url:
+        return
+    if judge.judge_model and not judge.judge_model_path:
+        raise ConfigError(
+            f"--judge-model {judge.judge_model} is served by somebody: give --judge-url https://…/v1 and "
+            "JUDGE_API_KEY, which sends them what people said; or --judge-model-path DIR, which keeps it here"
+        )
+    if judge.judge_model_path:
+        _check_judge_directory(judge)
+
+
+def _check_judge_directory(judge: JudgeConfig) -> None:
+    path = judge.judge_model_path
+    if "/" not in path and not Path(path).expanduser().exists():
+        raise ConfigError(
+            f"--judge-model-path {path}: no such directory; a model behind an API is "
+            f"--judge-url URL --judge-model {path}"
+        )
+    check_model_dir(path, "--judge-model-path")
+
+
+def _check_teacher(config: Config) -> None:
+    teacher = config.teacher
+    if not conditions.TAUGHT.holds(config):
+        return
+    if teacher.teacher_model_path and not teacher.teacher_url:
+        check_model_dir(teacher.teacher_model_path, "--teacher-model-path")
+
+
+def _check_resume(config: Config) -> None:
+    """A checkpoint that is named is there; which of them is whole is seen when it is read."""
+    wanted = config.checkpoint.resume_from_checkpoint
+    if wanted in ("auto", "none"):
+        return
+    path = Path(wanted).expanduser()
+    where = f"--resume-from-checkpoint {wanted}"
+    if not path.is_dir():
+        there = sorted(str(found) for found in path.parent.glob("checkpoint-*")) if path.parent.is_dir() else []
+        raise ConfigError(f"{where}: no such checkpoint" + (f"; there are {', '.join(there[:5])}" if there else ""))
+    if config.lora.adapter_per == "run" and not (path / "state.json").is_file():
+        raise ConfigError(f"{where}: no state.json in it; name a directory checkpoint-N that a run wrote")
+
+
+def _check_lora(config: Config) -> None:
+    """Adapters that nobody can train or serve as they are asked for."""
+    lora = config.lora
+    if not lora.use_lora:
+        if lora != LoraConfig():
+            raise ConfigError("--lora-… and --adapter-per say what kind of adapter is trained: add --use-lora")
+        return
+    if lora.adapter_per == "user":
+        if lora.lora_publish == "merged":
+            raise ConfigError(
+                "--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out"
+            )
+        if config.checkpoint.save_interval > 1:
+            raise ConfigError("--adapter-per user: every update is saved; leave --save-interval out")
+        if config.loss.advantage_estimator == "ppo":
+            raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
+
+
+def _check_packages(config: Config) -> None:
+    wanted = [
+        ("wandb", config.monitor.use_wandb, "--use-wandb", "pip install wandb"),
+        ("peft", config.lora.use_lora, "--use-lora", "pip install peft"),
+    ]
+    for package, is_asked_for, flag, remedy in wanted:
+        if is_asked_for and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"{flag} needs the package {package}, which is not installed: {remedy}")
