@@ -5,7 +5,7 @@
     POST /v1/feedback          what a person says of a reply, with the admin key: see `openclaw.feedback`
     OPTIONS                    a page that is allowed to use the server asks what it may send
     GET  /healthz              this process answers
-    GET  /readyz               an engine generates and the store commits, tried when asked
+    GET  /readyz               an engine generates and turns are kept, tried when asked and not just known
     HEAD /                     clients look whether anybody is there
 
 Plain ASGI without a framework: at a thousand requests a second on one core there is no millisecond to give away.
@@ -134,12 +134,13 @@ class App:
     async def _answer_ready(self, exchange: Exchange) -> None:
         engine, store = await self._engines.is_ready(), await self._capture.is_writable()
         state = {
-            "ready": engine and store,
+            "ready": engine and (store or self._capture.keeps_turns),
             "engine": engine,
             "store": store,
             "requests": self._places.num_taken,
             "turns_stored": self._capture.num_stored,
             "turns_failed": self._capture.num_failed,
+            "turns_pending": self._capture.num_pending,
         }
         headers = [] if state["ready"] else [(b"retry-after", b"2")]
         await exchange.answer(200 if state["ready"] else 503, orjson.dumps(state), headers)

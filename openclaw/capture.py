@@ -2,7 +2,7 @@
 
     request ─ begin ─▶ OpenTurn (its place in the tree: ConversationIndex) ─ prior ─▶ the parent's turn, ids to reuse
                           │
-                          ├─ commit ──▶ Turn ─▶ Store.append, fsync ─▶ "stored", or "failed" and counted
+                          ├─ commit ──▶ Turn ─▶ Spool ─▶ Store.append, fsync ─▶ "stored", else "pending" or "failed"
                           ├─ delivered  the last frame is about to leave
                           └─ abandon ─▶ what had been sent, as an aborted turn
 
@@ -17,7 +17,8 @@ import logging
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from slime.chat.sized_cache import SizedCache
 from slime.errors import StoreError
@@ -28,19 +29,15 @@ from openclaw.api_errors import ApiError, bad_request
 from openclaw.chat_request import ChatRequest
 from openclaw.conversations import CAPTURE, ConversationIndex, IncomingRequest, Placement
 from openclaw.exchange import bearer_of
+from openclaw.spool import COMMIT_PATIENCE_S, Outcome, Spool
 from openclaw.turn_ids import new_turn_id
 
 log = logging.getLogger(__name__)
-
-Outcome = Literal["stored", "failed", "off"]
-"""What became of a turn: committed; lost to a store that failed; not captured at all."""
 
 T = TypeVar("T")
 
 RESTORED_TURNS = 2_000
 """How many of the newest turns are read back at the start; older conversations are found by their tool-call ids."""
-COMMIT_PATIENCE_S, SICK_COMMIT_PATIENCE_S = 5.0, 0.25
-"""How long a reply waits for its commit; the second while the last commit failed, because that may last."""
 _MAX_REMEMBERED_TOKENS = 8_000_000
 
 
@@ -97,8 +94,14 @@ def capture_is_off() -> ApiError:
 class Capture(Protocol):
     """Whether and how turns are kept."""
 
-    num_stored: int
-    num_failed: int
+    @property
+    def num_stored(self) -> int: ...
+
+    @property
+    def num_failed(self) -> int: ...
+
+    @property
+    def num_pending(self) -> int: ...
 
     async def restore(self) -> None: ...
 
@@ -122,7 +125,12 @@ class Capture(Protocol):
         ...
 
     async def is_writable(self) -> bool:
-        """Whether a commit would succeed now."""
+        """Whether a commit would succeed now, or did a moment ago."""
+        ...
+
+    @property
+    def keeps_turns(self) -> bool:
+        """Whether a turn that ends now is kept, be it in memory until the store commits again."""
         ...
 
     async def close(self) -> None: ...
@@ -131,7 +139,7 @@ class Capture(Protocol):
 class CaptureOff:
     """No capture: turns have ids, and leave no trace."""
 
-    num_stored = num_failed = 0
+    num_stored = num_failed = num_pending = 0
 
     async def restore(self) -> None:
         pass
@@ -146,6 +154,8 @@ class CaptureOff:
 
     async def is_writable(self) -> bool:
         return True
+
+    keeps_turns = True
 
     async def close(self) -> None:
         pass
@@ -174,16 +184,15 @@ class CaptureOn:
     """Captures every turn of every conversation.
 
     Attributes:
-        num_stored, num_failed: turns committed, and turns lost because the store did not commit them.
+        num_stored, num_failed, num_pending: turns committed, turns lost, and turns that wait for the store.
     """
 
     def __init__(self, store: Store) -> None:
-        self.num_stored = 0
-        self.num_failed = 0
+        self._num_unplaced = 0
+        self._spool = Spool(lambda: self._store.check_writable())
         self._store = store
         self._index = ConversationIndex()
         self._turns: SizedCache[str, Turn] = SizedCache(_MAX_REMEMBERED_TOKENS)
-        self._last_commit_succeeded = True
         self._is_closed = False
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -202,7 +211,7 @@ class CaptureOn:
             raise bad_request(str(error), "turn_type") from None
         except Exception:  # whatever a client may send: not to be placed is no reason not to be answered
             log.exception("request not placed")
-            self.num_failed += 1
+            self._num_unplaced += 1
             return _UncapturedTurn(headers.get("x-session-id", ""), "failed")
 
     async def feedback(
@@ -226,14 +235,24 @@ class CaptureOn:
             await self._store.trained_at(turn.turn_id),
         )
 
+    @property
+    def num_stored(self) -> int:
+        return self._spool.num_stored
+
+    @property
+    def num_failed(self) -> int:
+        return self._num_unplaced + self._spool.num_failed
+
+    @property
+    def num_pending(self) -> int:
+        return self._spool.num_waiting
+
+    @property
+    def keeps_turns(self) -> bool:
+        return self._spool.keeps_turns
+
     async def is_writable(self) -> bool:
-        try:
-            async with asyncio.timeout(COMMIT_PATIENCE_S):
-                await self._store.check_writable()
-        except (StoreError, TimeoutError) as error:
-            log.warning("store not writable error=%s", error)
-            return False
-        return True
+        return await self._spool.is_writable()
 
     async def close(self) -> None:
         """Finish what is being stored, then close the store; harmless a second time."""
@@ -242,6 +261,7 @@ class CaptureOn:
         self._is_closed = True
         if self._background:
             await asyncio.wait(self._background, timeout=COMMIT_PATIENCE_S)
+        await self._spool.close(COMMIT_PATIENCE_S)
         await self._store.close()
 
     # ---- what open turns ask for
@@ -260,17 +280,9 @@ class CaptureOn:
         answered = None
         if placement.parent_id is not None and placement.next_state is not None:
             answered = (placement.parent_id, placement.next_state)
-        patience_s = COMMIT_PATIENCE_S if self._last_commit_succeeded else SICK_COMMIT_PATIENCE_S
-        commit = self._in_background(self._store.append(turn, next_state_of=answered))
-        await asyncio.wait([commit], timeout=patience_s)  # a client that leaves meanwhile does not take the turn back
-        self._last_commit_succeeded = commit.done() and commit.exception() is None
-        if self._last_commit_succeeded:
-            self.num_stored += 1
-            return "stored"
-        self.num_failed += 1
-        problem = commit.exception() if commit.done() else f"no commit in {patience_s:g} s"
-        log.error("turn not stored turn=%s error=%s", turn.turn_id, problem)
-        return "failed"
+        size = len(turn.prompt_ids) + len(turn.completion.token_ids)
+        append = partial(self._store.append, turn, next_state_of=answered)
+        return await self._spool.write(turn.turn_id, append, size)
 
     def _give_up(self, placement: Placement, turn: Turn | None, *, is_finished: bool, is_committed: bool) -> None:
         """A turn ended early: `turn` is what was sent of it, or what was committed and then not delivered."""
@@ -280,12 +292,13 @@ class CaptureOn:
             self._index.finish(placement, turn.reply, delivered=False)
         if is_committed and turn is not None:
             reason = str(turn.details.get("reason", "not delivered"))
-            self._in_background(self._store.abort(turn.turn_id, reason))
+            self._in_background(self._spool.write(turn.turn_id, partial(self._store.abort, turn.turn_id, reason)))
         elif turn is not None:
             self._in_background(self._append(turn, placement))
         elif placement.parent_id is not None and placement.next_state is not None:
             # The reply is lost; what the request says about the reply before it is not.
-            self._in_background(self._store.attach(placement.parent_id, placement.next_state))
+            attach = partial(self._store.attach, placement.parent_id, placement.next_state)
+            self._in_background(self._spool.write(placement.parent_id, attach))
 
     def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)

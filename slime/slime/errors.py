@@ -5,6 +5,7 @@ OpenClawError
 │   └── PluginError        a hook path, name, signature or output
 ├── RenderError            messages that the model's chat template cannot express
 ├── StoreError             the turn store
+│   ├── StoreUnavailable   locked, full or slow: the same call may succeed later
 │   ├── IllegalTransition  a move that `store.states` does not allow
 │   ├── LeaseLost          somebody else holds the turn now
 │   └── CorruptRecord      what is stored is not what was given; it is never trained
@@ -40,6 +41,10 @@ class RenderError(OpenClawError):
 
 class StoreError(OpenClawError):
     """The turn store could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The disk, or another process, does not let the store write now: the same call may succeed later."""
 
 
 class IllegalTransition(StoreError):

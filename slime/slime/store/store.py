@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from slime.errors import ConfigError, CorruptRecord, StoreError
+from slime.errors import ConfigError, CorruptRecord, StoreError, StoreUnavailable
 from slime.store import leases, opinions, reads, writes
 from slime.store.lineage import Lineage, read_ancestors
 from slime.store.lock import ServerLock
@@ -310,7 +310,7 @@ class Store:
                 outcome: T = await self._writer.submit(job)
                 return outcome
         except TimeoutError as error:
-            raise StoreError(f"no commit to {self.path} within {ANSWER_WITHIN_S:g} s") from error
+            raise StoreUnavailable(f"no commit to {self.path} within {ANSWER_WITHIN_S:g} s") from error
 
     async def _read(self, look: Callable[[sqlite3.Connection], T]) -> T:
         try:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slime.errors import OpenClawError, StoreError
+from slime.errors import OpenClawError, StoreError, StoreUnavailable
 from slime.store.schema import connect
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Writer:
         except sqlite3.Error as error:
             self._abandon(error)
             problem = f"the turn store cannot write {self._path}: {error}"
-            return [Failure(StoreError(problem)) for _ in tickets]
+            return [Failure(StoreUnavailable(problem)) for _ in tickets]
 
     def _begin(self) -> sqlite3.Connection:
         if self._connection is None:
