@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 from slime.types import TurnKind
 
@@ -25,13 +24,19 @@ from openclaw.dialects import CanonicalMessage, alphanumeric
 from openclaw.identity import Identity
 from openclaw.kinds import kind_of
 from openclaw.known_turns import KnownTurn, KnownTurns, ReplyState
-from openclaw.plain_text import collapse, text_lines
-from openclaw.reading import Reading, backward_keys, calls_key, forward_keys, whole_key
+from openclaw.plain_text import clipped, collapse, text_lines
+from openclaw.postings import MAX_LOOKED_AT
+from openclaw.reading import SEARCHED_TEXT, Reading, backward_keys, calls_key, forward_keys, whole_key
 from openclaw.turn_ids import turn_of
 
 _CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
 _FULL_ID = 12  # letters and digits of an id that names one call; shorter ones (`call_1`) are a client's counters
-_MAX_CANDIDATES = 64  # turns with one reply text that are looked at, newest first
+_MAX_EVIDENCE = 1_024  # turns whose evidence is weighed for one request: equal replies must not cost a square
+_MAX_REPLY_TEXT = 262_144  # characters of messages that are compared for one request, newest first
+_MAX_LINES = 256  # line ends at which a text is tried as several replies
+_MAX_IDS = 64  # call ids that are looked for in one text
+_ID_TEXT = 32_768  # characters of a text in which call ids are looked for, at its end
+_MAX_VISITS, _MAX_LOOKS = 50_000, 2_048  # messages passed, and assistant messages compared, for one request
 _ACCEPTED = 2.0  # evidence that a text-only reply is ours: a user message or the reply before it agrees
 _SUMMARY_PLACES = 6  # messages at the start of a request among which a summary stands
 _DISTINCTIVE = 40  # characters that nobody else writes by chance
@@ -62,7 +67,14 @@ class AnchorSearch:
         self._identity = identity
         self._connection = connection
         self._found: dict[int, Anchor | None] = {}
+        self._lines: dict[int, list[str]] = {}
         self._depth = 0
+        self._num_visits = self._num_looks = self._num_weighed = self._num_chars = self._num_searched = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Messages passed, compared, and turns weighed so far."""
+        return self._num_visits + self._num_looks + self._num_weighed
 
     @cached_property
     def _may_carry_summary(self) -> bool:
@@ -91,6 +103,9 @@ class AnchorSearch:
     def _search(self, end: int) -> Anchor | None:
         answered: Anchor | None = None  # by tool results whose assistant message has not come yet
         for position in range(end - 1, -1, -1):
+            self._num_visits += 1
+            if self._num_visits > _MAX_VISITS:
+                break
             message = self._reading.messages[position]
             if message.role == "tool":
                 turn = self._known.by_call_id(message.call_ids[0]) if message.call_ids else None
@@ -120,17 +135,27 @@ class AnchorSearch:
         """By text, by tool calls under other ids, by ids inside the text, by its place; each a little less certain."""
         if any(len(call_id) >= _FULL_ID for call_id in message.call_ids):
             return None  # every client keeps ids: an unknown one of full length is somebody else's
-        lines = text_lines(message.text)
-        anchor = self._choose(self._known.by_reply(whole_key(lines)), position) if lines else None
+        self._num_looks += 1
+        if self._num_looks > _MAX_LOOKS:
+            return None
+        lines = self._lines_at(position, message.text)
+        anchor = self._choose(whole_key(lines), position) if lines else None
         if anchor is None and message.call_ids:
             key = calls_key(message.message)
-            anchor = self._choose(self._known.by_reply(key), position) if key is not None else None
-        if anchor is None and "id" in message.text and (written := _CALL_ID_IN_TEXT.findall(message.text)):
-            turn = self._by_ids(alphanumeric(call_id) for call_id in reversed(written))
+            anchor = self._choose(key, position) if key is not None else None
+        if anchor is None and "id" in message.text and (written := _CALL_ID_IN_TEXT.findall(message.text[-_ID_TEXT:])):
+            turn = self._by_ids(alphanumeric(call_id) for call_id in written[: -_MAX_IDS - 1 : -1])
             anchor = Anchor(turn, position) if turn is not None else None
         if anchor is None and len(lines) > 1:
             anchor = self._joined(position, lines)
         return anchor or (self._by_place(position, lines) if lines else None)
+
+    def _lines_at(self, position: int, text: str) -> list[str]:
+        """The lines of an assistant message; none once too much was read in vain."""
+        if position not in self._lines:
+            self._num_chars += len(text)
+            self._lines[position] = text_lines(text) if self._num_chars <= _MAX_REPLY_TEXT else []
+        return self._lines[position]
 
     def _by_place(self, position: int, lines: list[str]) -> Anchor | None:
         """A reply that was shortened or added to: it stands behind the very request it answered and begins alike."""
@@ -144,17 +169,19 @@ class AnchorSearch:
 
     def _joined(self, position: int, lines: list[str]) -> Anchor | None:
         """A reply that is the end or the beginning of the text: the longest end first, then the longest beginning."""
-        for keys in (backward_keys(lines), forward_keys(lines)):
-            for key in reversed(list(keys)[:-1]):
-                anchor = self._choose(self._known.by_reply(key), position)
+        for keys in (backward_keys(lines[-_MAX_LINES:]), forward_keys(lines[:_MAX_LINES])):
+            for key in reversed(list(keys)[: min(len(lines) - 1, _MAX_LINES)]):
+                anchor = self._choose(key, position)
                 if anchor is not None:
                     return anchor
         return None
 
     def _by_summary(self, text: str) -> KnownTurn | None:
         """A compaction whose summary a user message holds, in a request that carries a conversation on."""
-        if not self._known.has_summaries or not self._may_carry_summary:
+        if not self._known.has_summaries or not self._may_carry_summary or self._num_searched > _MAX_REPLY_TEXT:
             return None
+        text = clipped(text, SEARCHED_TEXT)
+        self._num_searched += len(text)
         lines = collapsed = ""
         for turn in self._known.summaries():
             lines = lines or "\n".join(("", *text_lines(text), ""))
@@ -165,14 +192,19 @@ class AnchorSearch:
                 return turn
         return None
 
-    def _choose(self, turns: Iterable[KnownTurn], position: int) -> Anchor | None:
+    def _choose(self, reply_key: bytes, position: int) -> Anchor | None:
         """The turn whose reply stands at `position`, of those that said the same; None when none fits."""
-        candidates = list(islice(turns, _MAX_CANDIDATES))
+        candidates = list(self._known.by_reply(reply_key))
         if not candidates:
             return None
         key = self._reading.key_before(position)
         best = [turn for turn in candidates if turn.request_key == key]
+        if not best and len(candidates) == MAX_LOOKED_AT:  # many say this: the one asked for may be an older one
+            best = [turn for turn in self._known.by_request(key) if reply_key in turn.reply_keys]
         if not best:
+            self._num_weighed += len(candidates)
+            if self._num_weighed > _MAX_EVIDENCE:
+                return None
             said, before = self._reading.user_before(position), self._before(position)
             evidence = [self._evidence(turn, position, said, before) for turn in candidates]
             most = max(evidence)

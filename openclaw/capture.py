@@ -27,17 +27,18 @@ from slime.types import Completion, Feedback, Message, SamplingParams, Turn, Tur
 
 from openclaw.api_errors import ApiError, bad_request
 from openclaw.chat_request import ChatRequest
-from openclaw.conversations import CAPTURE, ConversationIndex, IncomingRequest, Placement
+from openclaw.conversations import IncomingRequest, Placement
 from openclaw.exchange import bearer_of
+from openclaw.reading import Reading
+from openclaw.recall import Recall
 from openclaw.spool import COMMIT_PATIENCE_S, Outcome, Spool
+from openclaw.stored_turns import CAPTURE, keys_of
 from openclaw.turn_ids import new_turn_id
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RESTORED_TURNS = 2_000
-"""How many of the newest turns are read back at the start; older conversations are found by their tool-call ids."""
 _MAX_REMEMBERED_TOKENS = 8_000_000
 
 
@@ -191,22 +192,27 @@ class CaptureOn:
         self._num_unplaced = 0
         self._spool = Spool(lambda: self._store.check_writable())
         self._store = store
-        self._index = ConversationIndex()
+        self._recall = Recall(store)
+        self._index = self._recall.index
         self._turns: SizedCache[str, Turn] = SizedCache(_MAX_REMEMBERED_TOKENS)
         self._is_closed = False
         self._background: set[asyncio.Task[Any]] = set()
 
     async def restore(self) -> None:
         """Take up the conversations where they were when the last server ended."""
-        self._index.restore(await self._store.recent(RESTORED_TURNS))
+        await self._recall.start()
+        self._in_background(self._recall.give_keys())
 
     async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
-        incoming = IncomingRequest("/v1/chat/completions", headers, body, bearer_of(headers), time.time())
+        incoming = IncomingRequest("/v1/chat/completions", headers, body, bearer_of(headers))
         try:
-            for turn_id in self._index.missing_turns(incoming):
-                if (turn := await self._find(turn_id)) is not None:
-                    self._index.restore([turn])
-            return _CapturedTurn(self, self._index.begin(incoming), request)
+            reading = await Reading.in_slices(incoming.endpoint, body)
+            free = await self._recall.before(incoming, reading)
+            placement = self._index.begin(incoming, reading, free)
+            if placement.was_answered and placement.retry_of is not None:
+                reason = "its reply was lost on the way: the client asked again"
+                self._in_background(self._store.abort(placement.retry_of, reason))
+            return _CapturedTurn(self, placement, request)
         except ValueError as error:
             raise bad_request(str(error), "turn_type") from None
         except Exception:  # whatever a client may send: not to be placed is no reason not to be answered
@@ -218,6 +224,7 @@ class CaptureOn:
         self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
     ) -> Heard:
         if turn_id is None:
+            await self._recall.session_named(headers, body)
             turn_id = self._index.newest_reply(headers, body)
         turn = await self._store.get(turn_id) if turn_id is not None else None
         if turn is None:
@@ -281,7 +288,8 @@ class CaptureOn:
         if placement.parent_id is not None and placement.next_state is not None:
             answered = (placement.parent_id, placement.next_state)
         size = len(turn.prompt_ids) + len(turn.completion.token_ids)
-        append = partial(self._store.append, turn, next_state_of=answered)
+        keys = keys_of(turn.details, turn.reply)
+        append = partial(self._store.append, turn, next_state_of=answered, keys=keys)
         return await self._spool.write(turn.turn_id, append, size)
 
     def _give_up(self, placement: Placement, turn: Turn | None, *, is_finished: bool, is_committed: bool) -> None:

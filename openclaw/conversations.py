@@ -15,28 +15,27 @@ on. Turns of different credentials never meet.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from slime.types import Message, Turn, TurnKind, TurnState
+from slime.types import Message, TurnKind, TurnState
 
 from openclaw import linking
 from openclaw.ancestry import Anchor, AnchorSearch
 from openclaw.api_errors import bad_request
-from openclaw.dialects import alphanumeric, read_request, text_of, with_text
+from openclaw.dialects import with_text
 from openclaw.identity import identify
 from openclaw.kinds import is_summary_order, kind_of
 from openclaw.known_turns import CONTINUATIONS, KnownTurn, KnownTurns, ReplyState, SessionState
-from openclaw.plain_text import is_ephemeral, is_poll, plain_user_text, summary_core, text_lines
-from openclaw.reading import KEPT_TEXT, Reading, backward_keys, calls_key, whole_key
+from openclaw.plain_text import clipped, is_ephemeral, is_poll, plain_user_text
+from openclaw.postings import Shares
+from openclaw.reading import KEPT_TEXT, Reading
 from openclaw.repeats import find_retried, is_continued
 from openclaw.sessions import Request, SessionChooser
-from openclaw.turn_ids import new_turn_id, turn_of
-
-CAPTURE = "capture"  # the key of `Turn.details` under which `restore` finds what it needs
+from openclaw.stored_turns import CAPTURE, StoredTurn, details_of, known_from, take_reply
+from openclaw.turn_ids import new_turn_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class IncomingRequest:
         endpoint: its path, e.g. `/v1/chat/completions`.
         headers: names in lower case.
         credential: the API key as it was sent; only a hash of it is kept.
-        arrived_at: seconds since 1970.
+        arrived_at: seconds on the index's clock; 0 is now.
         connection: whatever names the client's connection or client object; breaks ties only.
     """
 
@@ -70,6 +69,7 @@ class Placement:
         turn_id: minted for the turn that this request begins.
         parent_id: the turn whose reply is the last of ours in the request; it may lie in another session (a fork).
         retry_of: the turn whose request this one repeats.
+        was_answered: that turn's reply was sent, and lost on its way.
         next_state: the chat messages after the parent's reply less the client's ephemeral ones; None when there is no
             parent, nothing after it, or nothing that a person or a tool said (side requests).
         source: how the session was found: `header`, `body`, `user` or `content`.
@@ -84,6 +84,7 @@ class Placement:
     source: str
     next_state: tuple[Message, ...] | None = None
     retry_of: str | None = None
+    was_answered: bool = False
     is_done: bool = False
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -91,44 +92,70 @@ class Placement:
 class ConversationIndex:
     """Places requests among the turns it knows. Single-threaded; every call takes microseconds.
 
+    Memory is shared fairly: where it is full, the credential that has most turns in it loses the one that it used least
+    recently, so that nobody is pushed out by somebody else's flood.
+
     Args:
-        max_turns: turns remembered, over all credentials; the least recently used are forgotten first.
+        max_turns, max_chars: turns and characters of their texts that are remembered, over all credentials.
+        clock: counts seconds and never jumps; what a wall clock shows decides nothing.
+        on_forget: told of every turn that is pushed out, with the hash of its credential.
     """
 
-    def __init__(self, max_turns: int = 50_000) -> None:
-        self._max_turns = max_turns
+    def __init__(
+        self,
+        max_turns: int = 50_000,
+        max_chars: int = 100_000_000,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_forget: Callable[[KnownTurn, str], None] = lambda turn, credential: None,
+    ) -> None:
+        self._max_turns, self._max_chars = max_turns, max_chars
+        self._clock = clock
+        self._on_forget = on_forget
         self._known: dict[str, KnownTurns] = {}  # by hash of the credential
-        self._order: OrderedDict[str, str] = OrderedDict()  # turn id -> hash of its credential, least recent first
+        self._shares = Shares()
+        self._num_chars = 0
         self._sessions = SessionChooser()
 
     @property
     def num_turns(self) -> int:
         """How many turns are remembered."""
-        return len(self._order)
+        return self._shares.total
+
+    def known(self, credential: str) -> KnownTurns:
+        """What is remembered of a credential, by its hash; nothing of one that is new."""
+        return self._known.get(credential) or KnownTurns()
 
     # ── the life of a turn ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, request: IncomingRequest) -> Placement:
+    def begin(
+        self, request: IncomingRequest, reading: Reading | None = None, free: Container[str] | None = None
+    ) -> Placement:
         """Place a request and remember it as in flight.
+
+        Args:
+            reading: of the request, where it was read already.
+            free: session ids that are certainly no other credential's; None where none is but of those remembered.
 
         Raises:
             ValueError: the client names a turn type that does not exist.
         """
         credential = hash_credential(request.credential)
-        known = self._known.setdefault(credential, KnownTurns())
-        reading = Reading(request.endpoint, request.body)
+        reading = reading or Reading(request.endpoint, request.body)
         identity = identify(request.headers, request.body, reading.raw_first_user)
-        now = request.arrived_at or time.time()
+        known = self._known.setdefault(credential, KnownTurns())
+        now = request.arrived_at or self._clock()
 
         anchor = AnchorSearch(reading, known, identity, request.connection).find()
         retried = find_retried(reading, known, identity, anchor, now)
         seen = kind_of(reading.request, has_our_replies=anchor is not None)
         kind = _kind(identity.kind or seen, reading, known, anchor, retried)
         parent = _parent(reading, known, anchor, retried, kind, now)
-        session = self._sessions.choose(Request(reading, identity, parent, retried, kind, now), known, credential)
+        about = Request(reading, identity, parent, retried, kind, now, free)
+        session = self._sessions.choose(about, known, credential)
 
         turn = KnownTurn(
-            turn_id=new_turn_id(now),
+            turn_id=new_turn_id(),
             session_id=session.session_id,
             parent_id=parent.turn_id if parent is not None else None,
             kind=kind,
@@ -145,12 +172,15 @@ class ConversationIndex:
             connection=request.connection,
         )
         self._remember(turn, session, known, credential)
+        was_answered = retried is not None and retried.state is ReplyState.DELIVERED
         if retried is not None:
             retried.retried_by = turn.turn_id
+            if was_answered:
+                known.add_failure(retried)
         if kind is TurnKind.SIDE:
             session.has_label = True
             if identity.name is None and not session.root_key:
-                known.waiting_labels.append((turn, reading.all_user_text))
+                known.waiting_labels.append((turn, clipped(reading.all_user_text, KEPT_TEXT)))
         return Placement(
             turn_id=turn.turn_id,
             session_id=turn.session_id,
@@ -159,8 +189,9 @@ class ConversationIndex:
             source=identity.source,
             next_state=_next_state(reading, anchor, kind),
             retry_of=retried.turn_id if retried is not None else None,
+            was_answered=was_answered,
             is_done=identity.is_done,
-            details={CAPTURE: _details(turn, session, credential)},
+            details={CAPTURE: details_of(turn, session, credential)},
         )
 
     def finish(
@@ -173,51 +204,54 @@ class ConversationIndex:
             delivered: it was sent to its end and the connection was open until then.
             reply_id: the id that a later request may name it by, where that does not encode the turn already.
         """
-        turn, known = self._find(placement.turn_id)
-        if turn is None or known is None:  # forgotten while it was in flight
+        turn, known = self._find(placement)
+        if turn is None:  # forgotten while it was in flight
             return
-        _take_reply(turn, reply, reply_id)
-        turn.ended_at = ended_at or time.time()
+        self._num_chars -= turn.num_chars
+        take_reply(turn, reply, reply_id)
+        self._num_chars += turn.num_chars
+        turn.ended_at = ended_at or self._clock()
         known.add_reply(turn)
         if delivered and (turn.call_ids or turn.reply_text):
-            turn.state = ReplyState.DELIVERED
+            known.add_delivery(turn)
         else:
             known.add_failure(turn)
 
     def fail(self, placement: Placement, *, ended_at: float = 0.0) -> None:
         """Nothing of a reply reached the client: an error, a closed connection."""
-        turn, known = self._find(placement.turn_id)
-        if turn is not None and known is not None:
-            turn.ended_at = ended_at or time.time()
+        turn, known = self._find(placement)
+        if turn is not None:
+            turn.ended_at = ended_at or self._clock()
             known.add_failure(turn)
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def restore(self, turns: Iterable[Turn]) -> None:
-        """Put stored turns back; those known already, or stored without capture, are passed over."""
+    def restore(self, turns: Iterable[StoredTurn], *, clock_offset_s: float = 0.0) -> None:
+        """Put stored turns back; those known already, or stored without capture, are passed over.
+
+        Args:
+            clock_offset_s: what makes a time since 1970 one of the index's clock.
+        """
         for stored in sorted(turns, key=lambda turn: turn.created_at):
             kept = stored.details.get(CAPTURE)
-            if kept is None or stored.turn_id in self._order:
+            if kept is None:
                 continue
             credential = str(kept["credential"])
             known = self._known.setdefault(credential, KnownTurns())
-            turn = _restored(stored, kept)
+            if stored.turn_id in known.turns:
+                continue
+            turn = known_from(stored, kept, stored.created_at + clock_offset_s)
             session = known.sessions.get(stored.session_id) or SessionState(
                 stored.session_id, kept["base"], b"", turn.shape
             )
             self._remember(turn, session, known, credential)
-            _take_reply(turn, stored.reply, "")
             known.add_reply(turn)
             if stored.state is TurnState.ABORTED:
                 known.add_failure(turn)
-            if stored.retry_of in known.turns:
+            else:
+                known.add_delivery(turn)
+            if stored.retry_of is not None and stored.retry_of in known.turns:
                 known.turns[stored.retry_of].retried_by = turn.turn_id
-
-    def missing_turns(self, request: IncomingRequest) -> tuple[str, ...]:
-        """Turns that the request's tool-call ids name and that are not remembered: to be restored before `begin`."""
-        messages = read_request(request.endpoint, request.body).messages
-        named = (turn_of(call_id) for message in messages for call_id in message.call_ids)
-        return tuple(dict.fromkeys(turn_id for turn_id in named if turn_id and turn_id not in self._order))
 
     def newest_reply(self, headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
         """The turn of the last delivered reply in the newest session of the name that headers and body give.
@@ -232,39 +266,37 @@ class ConversationIndex:
         if len(holders) > 1:
             raise bad_request("sessions of several API keys have this name: name the turn with turn_id", "turn_id")
         for known in holders:
-            session_id = known.newest_session_of[name]
-            for turn in reversed(known.turns.values()):
-                if turn.session_id == session_id and turn.kind in CONTINUATIONS and turn.state is ReplyState.DELIVERED:
-                    return turn.turn_id
+            session = known.sessions[known.newest_session_of[name]]
+            return session.newest_reply if session.newest_reply in known.turns else None
         return None
 
     def _remember(self, turn: KnownTurn, session: SessionState, known: KnownTurns, credential: str) -> None:
         if not session.root_key and turn.kind in CONTINUATIONS:
             session.root_key, session.shape, session.root_text = turn.root_key, turn.shape, turn.root_text
+        if turn.root_text == session.root_text:
+            turn.root_text = session.root_text  # one text for all turns of a session
         known.begin(turn, session)
         self._sessions.claim(session.session_id, credential)
-        self._order[turn.turn_id] = credential
-        if turn.parent_id is not None and turn.parent_id in self._order:
-            self._order.move_to_end(turn.parent_id)
-        while len(self._order) > self._max_turns:
-            self._forget_oldest()
+        self._shares.add(credential)
+        self._num_chars += turn.num_chars
+        while self._shares.total > self._max_turns or (self._num_chars > self._max_chars and self._shares.total > 1):
+            self._forget_one()
 
-    def _forget_oldest(self) -> None:
-        turn_id, credential = self._order.popitem(last=False)
+    def _forget_one(self) -> None:
+        credential = self._shares.largest()
         known = self._known[credential]
-        session_id = known.turns[turn_id].session_id
-        known.forget(turn_id)
-        if session_id not in known.sessions:
-            self._sessions.release(session_id)
+        turn = known.forget(next(iter(known.turns)))
+        self._shares.remove(credential)
+        self._num_chars -= turn.num_chars
+        if turn.session_id not in known.sessions:
+            self._sessions.release(turn.session_id)
         if not known.turns:
             del self._known[credential]
+        self._on_forget(turn, credential)
 
-    def _find(self, turn_id: str) -> tuple[KnownTurn | None, KnownTurns | None]:
-        credential = self._order.get(turn_id)
-        if credential is None:
-            return None, None
-        known = self._known[credential]
-        return known.turns[turn_id], known
+    def _find(self, placement: Placement) -> tuple[KnownTurn | None, KnownTurns]:
+        known = self.known(str(placement.details[CAPTURE]["credential"]))
+        return known.turns.get(placement.turn_id), known
 
 
 def hash_credential(credential: str) -> str:
@@ -315,57 +347,3 @@ def _next_state(reading: Reading, anchor: Anchor | None, kind: TurnKind) -> tupl
         if not is_poll(plain) and not (kind is TurnKind.COMPACTION and is_summary_order(plain)):
             following.append(message.message if plain == message.text else with_text(message.message, plain))
     return tuple(following) or None
-
-
-def _take_reply(turn: KnownTurn, reply: Message, reply_id: str) -> None:
-    """Set what a turn can be found by from its reply."""
-    calls = reply.get("tool_calls") or ()
-    turn.call_ids = tuple(filter(None, (alphanumeric(call.get("id")) for call in calls)))
-    text = text_of(reply.get("content"))
-    lines = text_lines(text)
-    if lines:
-        turn.reply_text = "\n".join(lines)[:KEPT_TEXT]
-        turn.reply_keys = (whole_key(lines), *list(backward_keys(lines))[-1:])
-    if (key := calls_key(reply)) is not None:
-        turn.reply_keys += (key,)
-    if turn.asks_summary:
-        turn.summary = summary_core(text)
-    if reply_id:
-        turn.call_ids += (alphanumeric(reply_id),)
-
-
-def _details(turn: KnownTurn, session: SessionState, credential: str) -> dict[str, Any]:
-    return {
-        "credential": credential,
-        "base": session.base,
-        "name": turn.name,
-        "trace": turn.trace,
-        "request_key": turn.request_key.hex(),
-        "root_key": turn.root_key.hex(),
-        "shape": turn.shape,
-        "user_text": turn.user_text,
-        "root_text": turn.root_text,
-        "num_kept": turn.num_kept,
-        "asks_summary": turn.asks_summary,
-    }
-
-
-def _restored(stored: Turn, kept: Mapping[str, Any]) -> KnownTurn:
-    return KnownTurn(
-        turn_id=stored.turn_id,
-        session_id=stored.session_id,
-        parent_id=stored.parent_id,
-        kind=stored.kind,
-        request_key=bytes.fromhex(kept["request_key"]),
-        root_key=bytes.fromhex(kept["root_key"]),
-        shape=kept["shape"],
-        user_text=kept["user_text"],
-        root_text=kept["root_text"],
-        num_kept=kept["num_kept"],
-        asks_summary=kept["asks_summary"],
-        arrived_at=stored.created_at,
-        name=kept["name"],
-        trace=kept["trace"],
-        state=ReplyState.DELIVERED,
-        ended_at=stored.created_at,
-    )

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from slime.errors import nearest
@@ -62,7 +63,9 @@ IDENTITY_FIELDS = frozenset(
     }
 )
 
-_RUNTIME = re.compile(r"Runtime: agent=(\S+) \| session=(\S+)")
+_RUNTIME = re.compile(r"Runtime: agent=(\S{1,200}+) \| session=(\S{1,256}+)")
+_NAME, _NAME_HEAD = 256, 96  # longest name that stays as it is; what is left of a longer one, before its digest
+_METADATA = 4_096  # characters of a JSON string in which a session is looked for
 _TRUE = frozenset({"1", "true", "yes"})
 
 
@@ -98,6 +101,7 @@ def identify(headers: Mapping[str, str], body: Mapping[str, Any], first_user_tex
         ValueError: the turn type is none of main, side, retry, branch, compaction.
     """
     name, is_firm, source = _name(headers, body, first_user_text)
+    name = _bounded(name) if name is not None else None
     said = headers.get(TURN_TYPE_HEADER) or body.get(BODY_TURN_TYPE)
     done = headers.get(DONE_HEADER, body.get(BODY_DONE))
     retries = headers.get("x-stainless-retry-count", "")
@@ -108,8 +112,8 @@ def identify(headers: Mapping[str, str], body: Mapping[str, Any], first_user_tex
         source=source,
         kind=_turn_kind(said) if said else _kind_in_metadata(headers),
         is_done=done is True or str(done).strip().lower() in _TRUE,
-        retry_count=int(retries) if retries.isdecimal() else 0,
-        trace=trace[1] if len(trace) == 4 else None,
+        retry_count=int(retries[:4]) if retries.isdecimal() else 0,
+        trace=trace[1][:_NAME_HEAD] if len(trace) == 4 else None,
     )
 
 
@@ -137,6 +141,13 @@ def _name(headers: Mapping[str, str], body: Mapping[str, Any], first_user_text: 
     return None, False, "content"
 
 
+def _bounded(name: str) -> str:
+    """A name is stored with every turn: one longer than 256 characters is its beginning and a digest of it all."""
+    if len(name) <= _NAME:
+        return name
+    return f"{name[:_NAME_HEAD]}~{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
@@ -148,22 +159,22 @@ def _metadata_session(metadata: object) -> str | None:
     if session := _text(metadata.get("session_id")):
         return session
     user = _text(metadata.get("user_id"))
-    if user is None or not user.startswith("{"):
+    if user is None or not user.startswith("{") or len(user) > _METADATA:
         return None
     try:
         fields = json.loads(user)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return _text(fields.get("session_id")) if isinstance(fields, dict) else None
 
 
 def _kind_in_metadata(headers: Mapping[str, str]) -> TurnKind | None:
-    metadata = headers.get("x-codex-turn-metadata", "")
+    metadata = headers.get("x-codex-turn-metadata", "")[:_METADATA]
     return TurnKind.COMPACTION if '"request_kind":"compaction"' in metadata.replace(" ", "") else None
 
 
 def _turn_kind(said: object) -> TurnKind:
-    word = str(said).strip().lower()
+    word = str(said)[:_NAME_HEAD].strip().lower()
     kinds = [kind.value for kind in TurnKind]
     if word not in kinds:
         raise ValueError(f"turn type must be one of {', '.join(kinds)}, not {word!r}{nearest(word, kinds)}")

@@ -19,6 +19,7 @@ from openclaw.plain_text import is_ephemeral, plain_user_text
 
 _TASK = 300  # characters of a user's message within which a label is asked for
 _HEAD = 1200  # characters of an instruction within which its task is named
+_OPENING = 16_000  # characters of a message within which a transcript begins
 
 _MAKE = r"(?:generat|creat|writ|produc|provid|suggest|output)\w*"
 _LABELS = r"(?:title|commit message|branch name|file ?name slug|slug|emoji|tags?|headline|topic label)s?"
@@ -51,16 +52,19 @@ _SUMMARY_ORDER = re.compile(
 )
 _NO_TOOLS = re.compile(r"\b(?:not|never|n't|without)\b[^.\n]{0,30}\btools?\b|\btext only\b", re.IGNORECASE)
 _TRANSCRIPT = re.compile(
-    r"^\s*(?:<conversation>|<messages>|\[user\]:|# ?user\b|user:|human:|assistant:|# ?assistant\b)",
+    r"^[^\S\n]*+(?:<conversation>|<messages>|\[user\]:|# ?user\b|user:|human:|assistant:|# ?assistant\b)",
     re.IGNORECASE | re.MULTILINE,
 )
 _MIN_INSTRUCTION = 300  # a person's "summarise our conversation" is a line; a client's instruction is a page
 
 # OpenClaw's own requests inside a conversation; its person's messages carry a time stamp.
-_AGENT_CLOCK = re.compile(
-    r"^(?:\[cron:|Pre-compaction memory flush\b|A scheduled reminder has been triggered\b)"
-    r"|\nReference UTC: |^\[Subagent Context\]|isUser=false"
+_AGENT_CLOCK = (
+    "[cron:",
+    "Pre-compaction memory flush",
+    "A scheduled reminder has been triggered",
+    "[Subagent Context]",
 )
+_AGENT_CLOCK_MARKS = ("\nReference UTC: ", "isUser=false")
 
 
 def kind_of(request: CanonicalRequest, *, has_our_replies: bool) -> TurnKind:
@@ -111,7 +115,7 @@ def _orders_summary(request: CanonicalRequest, text: str) -> bool:
 
 def _holds_transcript(request: CanonicalRequest, text: str) -> bool:
     """The history as one text, to be summed up."""
-    if request.num_tools or not _TRANSCRIPT.search(text) or _SIDE_USER.search(text[:_TASK]):
+    if request.num_tools or not _TRANSCRIPT.search(text[:_OPENING]) or _SIDE_USER.search(text[:_TASK]):
         return False
     head = request.system[:_HEAD]
     if _COMPACTION.search(head):
@@ -120,7 +124,7 @@ def _holds_transcript(request: CanonicalRequest, text: str) -> bool:
 
 
 def _is_side(request: CanonicalRequest, text: str, goes_on: bool) -> bool:
-    if _AGENT_CLOCK.search(text):
+    if text.startswith(_AGENT_CLOCK) or any(mark in text for mark in _AGENT_CLOCK_MARKS):
         return True
     if request.num_tools or goes_on:
         return False

@@ -7,6 +7,8 @@ away again later. Two texts that mean the same message must compare equal here, 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 
 # A message that starts with one of these is put at the end of one request and is gone in the next.
 _EPHEMERAL_STARTS = (
@@ -27,12 +29,59 @@ _AGENT_NOTES = (
 # What is left in the history of a request that the agent made by itself.
 _POLL_MARKERS = ("[OpenClaw heartbeat poll]", "[OpenClaw cron wake]")
 
-_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
-_THINK = re.compile(r"<think>.*?</think>", re.DOTALL)
-_RUNTIME_LINE = re.compile(r"\n*Runtime: agent=\S+ \| session=[^\n]*")
-_TIMESTAMP = re.compile(r"\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]]*\] ")
-_CHANNEL_CONTEXT = re.compile(r"Conversation info: ⟦openclaw:ctx⟧\s*```json.*?```\s*", re.DOTALL)
-_SUMMARY_TAGS = re.compile(r"<analysis>.*?</analysis>|</?(?:summary|analysis)>", re.DOTALL)
+# Every search below reads its text once: it stops where no end can come any more, and runs are bounded.
+_RUNTIME_LINE = re.compile(r"Runtime: agent=\S{1,200}+ \| session=[^\n]*+")
+_TIMESTAMP = re.compile(r"\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]]{0,64}+\] ")
+_CHANNEL_CONTEXT = re.compile(r"Conversation info: ⟦openclaw:ctx⟧\s*+```json")
+_SUMMARY_TAGS = re.compile(r"</?(?:summary|analysis)>")
+_SPACE = re.compile(r"\s*+")
+_MAX_NOTES, _MAX_SPANS = 64, 10_000  # that are taken out of one text; a client puts a few into it
+_TIMESTAMP_WITHIN = 512  # characters at the head of a message
+_SLICE = 1 << 16  # characters of a long text that are read without a pause
+
+
+def without_spans(text: str, opening: str, closing: str, instead: str = "") -> str:
+    """The text without everything from an opening mark to the next closing one; a mark that stays open is text.
+
+    >>> without_spans("<b>no</b>yes<b>", "<b>", "</b>")
+    'yes<b>'
+    """
+    kept: list[str] = []
+    start, position = text.find(opening), 0
+    while start >= 0 and len(kept) < _MAX_SPANS:
+        end = text.find(closing, start + len(opening))
+        if end < 0:
+            break
+        kept += (text[position:start], instead)
+        position = end + len(closing)
+        start = text.find(opening, position)
+    return "".join((*kept, text[position:])) if position else text
+
+
+def _without_runtime_lines(text: str) -> str:
+    kept: list[str] = []
+    position = 0
+    for match in islice(_RUNTIME_LINE.finditer(text), _MAX_NOTES):
+        kept.append(text[position : match.start()].rstrip("\n"))
+        position = match.end()
+    return "".join((*kept, text[position:]))
+
+
+def _without_timestamp(text: str) -> str:
+    return _TIMESTAMP.sub("", text[:_TIMESTAMP_WITHIN], count=1) + text[_TIMESTAMP_WITHIN:]
+
+
+def _without_channel_context(text: str) -> str:
+    kept: list[str] = []
+    position = 0
+    while len(kept) < _MAX_NOTES and (match := _CHANNEL_CONTEXT.search(text, position)) is not None:
+        end = text.find("```", match.end())
+        if end < 0:
+            break
+        kept.append(text[position : match.start()])
+        after = _SPACE.match(text, end + 3)
+        position = after.end() if after is not None else end + 3
+    return "".join((*kept, text[position:]))
 
 
 def is_ephemeral(role: str, text: str) -> bool:
@@ -41,7 +90,7 @@ def is_ephemeral(role: str, text: str) -> bool:
         if text.startswith(_EPHEMERAL_STARTS):
             return True
         if text.startswith("<system-reminder>"):
-            return not _REMINDER.sub("", text).strip()
+            return not without_spans(text, "<system-reminder>", "</system-reminder>").strip()
         return False
     return role == "system" and text.startswith(_AGENT_NOTES)
 
@@ -58,14 +107,13 @@ def plain_user_text(text: str) -> str:
     'And now?'
     """
     if "<system-reminder>" in text:
-        text = _REMINDER.sub("", text)
+        text = without_spans(text, "<system-reminder>", "</system-reminder>")
     if "Runtime: agent=" in text:
-        text = _RUNTIME_LINE.sub("", text)
+        text = _without_runtime_lines(text)
     if text.startswith("["):
-        text = _TIMESTAMP.sub("", text, count=1)
+        text = _without_timestamp(text)
     if "⟦openclaw:ctx⟧" in text:
-        text = _CHANNEL_CONTEXT.sub("", text)
-        text = _TIMESTAMP.sub("", text, count=1)
+        text = _without_timestamp(_without_channel_context(text))
     return text.strip()
 
 
@@ -74,14 +122,31 @@ def collapse(text: str) -> str:
     return " ".join(text.split())
 
 
+def collapsed_pieces(text: str) -> Iterator[str]:
+    """`collapse` in pieces that are short work each and make the same text together."""
+    is_begun = is_apart = False
+    for position in range(0, len(text), _SLICE):
+        piece = text[position : position + _SLICE]
+        words = piece.split()
+        if words:
+            blank = " " if is_begun and (is_apart or piece[0].isspace()) else ""
+            yield blank + " ".join(words)
+            is_begun = True
+        is_apart = piece[-1].isspace() or (is_apart and not words)
+
+
+def without_thinking(text: str) -> str:
+    """A reply without the thinking that stands inside it."""
+    return without_spans(text, "<think>", "</think>") if "<think>" in text else text
+
+
 def text_lines(text: str) -> list[str]:
     """The lines of a text that compare: no inline thinking, no blank lines, single blanks.
 
     >>> text_lines("<think>hm</think>Here  it is.\\n\\nDone. ")
     ['Here it is.', 'Done.']
     """
-    if "<think>" in text:
-        text = _THINK.sub("", text)
+    text = without_thinking(text)
     if "\n" not in text:
         line = " ".join(text.split())
         return [line] if line else []
@@ -89,6 +154,13 @@ def text_lines(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
+def clipped(text: str, num_chars: int) -> str:
+    """The beginning and the end of a long text, `num_chars` together; a short one whole."""
+    half = num_chars // 2
+    return text if len(text) <= num_chars else f"{text[:half]}\n{text[-half:]}"
+
+
 def summary_core(text: str) -> str:
     """The lines of a summary that a client carries on: without its tags and its preliminary analysis."""
+    text = without_spans(text, "<analysis>", "</analysis>", instead="\n")
     return "\n".join(text_lines(_SUMMARY_TAGS.sub("\n", text)))

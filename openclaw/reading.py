@@ -7,7 +7,9 @@ of tool results (clients shorten them later), white space and the order of param
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
@@ -17,9 +19,20 @@ from zlib import crc32
 from slime.types import Message
 
 from openclaw.dialects import CanonicalMessage, read_request
-from openclaw.plain_text import collapse, is_ephemeral, plain_user_text, text_lines
+from openclaw.plain_text import (
+    clipped,
+    collapse,
+    collapsed_pieces,
+    is_ephemeral,
+    plain_user_text,
+    text_lines,
+    without_thinking,
+)
 
 KEPT_TEXT = 2000  # characters of a text that are compared
+SEARCHED_TEXT = 65_536  # characters of people's words in which replies and their words are looked for
+_SHORT = 65_536  # characters of a message that are read without a pause
+_SLICE_S = 0.004
 _SYSTEM_HEAD = 256  # names the agent; dates and snapshots stand further down
 
 
@@ -69,7 +82,7 @@ def _arguments(written: object) -> str:
         return ""
     try:
         return json.dumps(json.loads(written, parse_float=_number), sort_keys=True)
-    except ValueError:  # our own broken call: compared as it stands
+    except (ValueError, RecursionError):  # our own broken call, or one nested beyond reason: compared as it stands
         return collapse(written)
 
 
@@ -89,34 +102,65 @@ class Reading:
     """
 
     def __init__(self, endpoint: str, body: Mapping[str, Any]) -> None:
+        self._open(endpoint, body)
+        for _ in self._read():
+            pass
+
+    @classmethod
+    async def in_slices(cls, endpoint: str, body: Mapping[str, Any]) -> Reading:
+        """The same for a long request: whatever else the event loop has to do gets its turn every few milliseconds."""
+        reading = cls.__new__(cls)
+        reading._open(endpoint, body)
+        began = time.monotonic()
+        for _ in reading._read():
+            if time.monotonic() - began > _SLICE_S:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        return reading
+
+    def _open(self, endpoint: str, body: Mapping[str, Any]) -> None:
         self.request = read_request(endpoint, body)
         self.messages = self.request.messages
         self.raw_first_user = ""
         self.first_assistant = len(self.messages)
         self._user_texts: dict[int, str] = {}
-        self._parts = [self._part(position, message) for position, message in enumerate(self.messages)]
-        self._kept = [part for part in self._parts if part]
+        self._parts: list[bytes] = []
+
+    def _read(self) -> Iterator[None]:
+        """Read one message after the other; pauses where somebody else may work."""
+        for position, message in enumerate(self.messages):
+            head, text, tail = self._part(position, message)
+            if len(text) <= _SHORT:
+                self._parts.append(_encode(f"{head}{collapse(text)}{tail}") if head else b"")
+            else:
+                pieces = [head]
+                for piece in collapsed_pieces(text):
+                    pieces.append(piece)
+                    yield
+                self._parts.append(_encode("".join((*pieces, tail))))
+            yield
         self.request_key = _digest(b"".join(self._parts))
         self.root_key = _digest(b"".join(self._parts[: self.first_assistant]))
 
-    def _part(self, position: int, message: CanonicalMessage) -> bytes:
+    def _part(self, position: int, message: CanonicalMessage) -> tuple[str, str, str]:
+        """What of a message is compared: a mark of who speaks, a text to be collapsed, ids; empty for a note."""
         role, text = message.role, message.text
         if role == "assistant":
             self.first_assistant = min(self.first_assistant, position)
-            return _encode(f"\x1ea{' '.join(text_lines(text))}\x1f{' '.join(message.call_ids)}")
+            return "\x1ea", without_thinking(text), "\x1f" + " ".join(message.call_ids)
         if role == "tool":
-            return _encode(f"\x1et{message.call_ids[0] if message.call_ids else collapse(text)}")
+            return "\x1et", "" if message.call_ids else text, message.call_ids[0] if message.call_ids else ""
         if role != "user" or is_ephemeral(role, text):
-            return b""
+            return "", "", ""
         plain = plain_user_text(text)
         self.raw_first_user = self.raw_first_user or text
         self._user_texts[position] = plain
-        return _encode(f"\x1eu{collapse(plain)}")
+        return "\x1eu", plain, ""
 
-    @property
+    @cached_property
     def num_kept(self) -> int:
         """How many messages are part of the conversation: neither notes nor reminders."""
-        return len(self._kept)
+        return sum(map(bool, self._parts))
 
     @property
     def has_assistant(self) -> bool:
@@ -139,12 +183,31 @@ class Reading:
 
     @cached_property
     def all_user_text(self) -> str:
-        """Everything users wrote, collapsed."""
-        return collapse("\n".join(self._user_texts.values()))
+        """Everything users wrote, collapsed; of very much its beginning and its end."""
+        texts, size = list(self._user_texts.values()), 0
+        for count, text in enumerate(texts, start=1):
+            size += len(text)
+            if size > SEARCHED_TEXT:
+                return collapse(clipped("\n".join(_ends(texts, count)), SEARCHED_TEXT))
+        return collapse("\n".join(texts))
+
+    @cached_property
+    def _keys(self) -> list[bytes]:
+        """The request key of the conversation up to, but not including, each position."""
+        running, keys = blake2b(digest_size=12), []
+        for part in self._parts:
+            keys.append(running.digest())
+            running.update(part)
+        return [*keys, running.digest()]
+
+    @cached_property
+    def _kept_ends(self) -> list[int]:
+        """Behind which position the first message that stays ends, the second, …"""
+        return [0, *(position for position, part in enumerate(self._parts, start=1) if part)]
 
     def key_before(self, position: int) -> bytes:
         """The request key of the conversation up to, but not including, a position."""
-        return _digest(b"".join(self._parts[:position]))
+        return self._keys[position]
 
     def user_before(self, position: int) -> str:
         """The newest message a user wrote to stay before a position, as `last_user`; empty when there is none."""
@@ -163,4 +226,16 @@ class Reading:
 
     def starts_with_request(self, key: bytes, num_kept: int) -> bool:
         """Whether the messages that stay begin with those of an earlier request, and go on after them."""
-        return num_kept < len(self._kept) and _digest(b"".join(self._kept[:num_kept])) == key
+        return num_kept < self.num_kept and self._keys[self._kept_ends[num_kept]] == key
+
+
+def _ends(texts: list[str], count: int) -> list[str]:
+    """The first `count` texts, and as many of the last ones as are looked at, each at its ends only."""
+    last: list[str] = []
+    size = 0
+    for text in reversed(texts[count:]):
+        last.append(clipped(text, SEARCHED_TEXT))
+        size += len(last[-1])
+        if size > SEARCHED_TEXT:
+            break
+    return [*(clipped(text, SEARCHED_TEXT) for text in texts[:count]), *reversed(last)]

@@ -8,6 +8,7 @@ from openclaw.known_turns import CONTINUATIONS, KnownTurn, KnownTurns, ReplyStat
 from openclaw.reading import Reading
 
 _RETRY_WINDOW_S = 900.0  # an equal request this long after a failure is a new one
+_LOST_WITHIN_S = 60.0  # a library asks again within seconds of a connection that broke
 
 
 def find_retried(
@@ -17,10 +18,11 @@ def find_retried(
 
     An equal request is a retry of one that failed. Of one still in flight it is a retry when the client's library
     counts it as one, or when it comes from the very same session, which does not ask twice at once; else it is not,
-    because parallel rollouts start with equal requests. Of one that was answered it is a new question.
+    because parallel rollouts start with equal requests. Of one that was answered it is a new question, unless the
+    library counts it as a retry and there is one answer only that it can have missed.
     """
     parent_id = anchor.turn.turn_id if anchor is not None else None
-    for turn in known.by_request(reading.request_key):
+    for turn in known.unanswered(reading.request_key):
         if turn.retried_by is not None or turn.shape != reading.shape or turn.parent_id != parent_id:
             continue
         if _is_elsewhere(turn, identity):
@@ -29,12 +31,31 @@ def find_retried(
             return turn
         if turn.state is ReplyState.IN_FLIGHT and (identity.retry_count > 0 or _is_here(turn, identity)):
             return turn
+    if identity.retry_count > 0 and (lost := _lost_on_its_way(reading, known, identity, parent_id, now)) is not None:
+        return lost
     for turn in known.failed():
         if now - turn.ended_at > _RETRY_WINDOW_S:
             break
         if turn.parent_id == parent_id and not _is_elsewhere(turn, identity) and _is_rewritten(turn, reading, identity):
             return turn
     return None
+
+
+def _lost_on_its_way(
+    reading: Reading, known: KnownTurns, identity: Identity, parent_id: str | None, now: float
+) -> KnownTurn | None:
+    """The one turn that was just answered, and went on nowhere: its reply was sent, and did not arrive."""
+    missed = [
+        turn
+        for turn in known.by_request(reading.request_key)
+        if turn.state is ReplyState.DELIVERED
+        and now - turn.ended_at <= _LOST_WITHIN_S
+        and turn.shape == reading.shape
+        and turn.parent_id == parent_id
+        and turn.retried_by is None
+        and not _is_elsewhere(turn, identity)
+    ]
+    return missed[0] if len(missed) == 1 and known.is_open(missed[0]) else None
 
 
 def is_continued(turn: KnownTurn, reading: Reading, known: KnownTurns) -> bool:

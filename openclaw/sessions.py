@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from slime.types import TurnKind
@@ -15,7 +16,11 @@ from openclaw.turn_ids import new_turn_id
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is known of a request when its session is chosen."""
+    """What is known of a request when its session is chosen.
+
+    Attributes:
+        free: ids that are certainly no session of somebody else; None where there are none but those remembered.
+    """
 
     reading: Reading
     identity: Identity
@@ -23,6 +28,7 @@ class Request:
     retried: KnownTurn | None
     kind: TurnKind
     now: float
+    free: Container[str] | None = None
 
 
 class SessionChooser:
@@ -41,7 +47,7 @@ class SessionChooser:
         """By firm name, else the session of the turn it repeats or continues, else by loose name, else by content."""
         identity = request.identity
         if identity.is_firm and identity.name is not None:
-            return self._named(identity.name, known, credential)
+            return self._named(identity.name, request, known, credential)
         if request.retried is not None:
             return known.sessions[request.retried.session_id]
         about = request.kind in (TurnKind.SIDE, TurnKind.COMPACTION)
@@ -50,30 +56,42 @@ class SessionChooser:
             if identity.name is None or session.num_alive or not request.parent.asks_summary:
                 return session  # not that of a summary which never found the conversation it was about
         if identity.name is not None and not (about and identity.name not in known.newest_session_of):
-            session = self._named(identity.name, known, credential)
+            session = self._named(identity.name, request, known, credential)
             starts = request.kind is TurnKind.MAIN and not request.reading.has_assistant
-            return self._next_under(identity.name, session, credential) if starts and session.num_alive else session
+            return (
+                self._next_under(identity.name, session, request, credential)
+                if starts and session.num_alive
+                else session
+            )
         by_content = _by_content(request, known)
         if by_content is not None:
             return by_content
         if identity.name is not None:
-            return self._named(identity.name, known, credential)
-        return _new("s" + new_turn_id(request.now), None)
+            return self._named(identity.name, request, known, credential)
+        return _new("s" + new_turn_id(), None)
 
-    def _named(self, name: str, known: KnownTurns, credential: str) -> SessionState:
+    def _named(self, name: str, request: Request, known: KnownTurns, credential: str) -> SessionState:
         """The newest session of that name and credential; somebody else's of the same name is another one."""
         session_id = known.newest_session_of.get(name)
-        return known.sessions[session_id] if session_id is not None else self._first_free(name, name, credential)
+        return (
+            known.sessions[session_id] if session_id is not None else self._first_free(name, name, request, credential)
+        )
 
-    def _next_under(self, name: str, session: SessionState, credential: str) -> SessionState:
+    def _next_under(self, name: str, session: SessionState, request: Request, credential: str) -> SessionState:
         """The next conversation under a name that stands for more than one: `name#2`, `name#3`, …"""
-        number = session.session_id.rpartition("#")[2] if session.session_id != name else ""
-        count = int(number) + 1 if number.isdecimal() else 2
-        return self._first_free(f"{name}#{count}", name, credential)
+        number = session.session_id.partition("~")[0].rpartition("#")[2] if session.session_id != name else ""
+        count = int(number) + 1 if number.isdecimal() and len(number) < 10 else 2
+        return self._first_free(f"{name}#{count}", name, request, credential)
 
-    def _first_free(self, session_id: str, name: str, credential: str) -> SessionState:
-        if self._owner.get(session_id, credential) != credential:
-            session_id = f"{session_id}~{credential[:8]}"
+    def _first_free(self, session_id: str, name: str, request: Request, credential: str) -> SessionState:
+        """A new session called as the client calls it, unless that is, or may be, somebody else's.
+
+        No plain id holds a `~`, so that one with a credential's mark behind it is that credential's own.
+        """
+        is_free = request.free is None or session_id in request.free
+        owner = self._owner.get(session_id, credential if is_free else None)
+        if owner != credential or "~" in session_id:
+            session_id = f"{session_id}~{credential[:16]}"
         return _new(session_id, name)
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+
 import pytest
 from slime.types import TurnKind
-from talking import Server, assistant, calling, result, user
+from talking import CHAT, Server, assistant, calling, result, user
 
-from openclaw.conversations import ConversationIndex, IncomingRequest
+from openclaw.ancestry import AnchorSearch
+from openclaw.conversations import ConversationIndex, IncomingRequest, hash_credential
+from openclaw.identity import Identity
+from openclaw.known_turns import KnownTurn
+from openclaw.reading import Reading
+from openclaw.stored_turns import wanted_turns
 from openclaw.turn_ids import tool_call_id, turn_of
 
 MAIN, SIDE, RETRY, BRANCH, COMPACTION = (
@@ -336,7 +344,7 @@ def test_a_restarted_index_goes_on_where_the_old_one_was(server: Server) -> None
     assert server.begin([user("Alone")]).retry_of == broken.turn_id
 
 
-def test_forgotten_turns_are_named_so_that_they_can_be_restored() -> None:
+def test_forgotten_turns_are_wanted_until_they_are_restored() -> None:
     server = Server(ConversationIndex(max_turns=2))
     first = server.begin([user("One?")])
     reply = calling(first, "{}")
@@ -346,9 +354,10 @@ def test_forgotten_turns_are_named_so_that_they_can_be_restored() -> None:
     assert server.index.num_turns == 2
     messages = [user("One?"), reply, result(reply["tool_calls"][0]["id"], "1")]
     request = IncomingRequest("/v1/chat/completions", {}, {"messages": messages}, "key", 1_800_001_000.0)
-    assert server.index.missing_turns(request) == (first.turn_id,)
+    reading, known = Reading(request.endpoint, request.body), server.index.known(hash_credential("key"))
+    assert list(wanted_turns(reading, known)) == [first.turn_id]
     server.index.restore([server.stored[0]])
-    assert server.index.missing_turns(request) == ()
+    assert list(wanted_turns(reading, known)) == []
     assert server.index.begin(request).parent_id == first.turn_id
 
 
@@ -360,7 +369,115 @@ def test_memory_is_bounded() -> None:
     known = server.index._known.values()
     assert sum(len(turns.turns) for turns in known) == 50
     assert sum(len(turns.sessions) for turns in known) == 50
-    assert sum(len(keys) for turns in known for keys in turns._by_request.values()) == 50
+    assert sum(len(turns._by_request) for turns in known) == 50
+
+
+def test_a_flood_of_one_credential_leaves_the_memory_of_another_alone() -> None:
+    server = Server(ConversationIndex(max_turns=50))
+    first = server.answer([user("Where were we?")], "At the harbour, you and I.", credential="quiet")
+    for number in range(500):
+        server.answer([user(f"spam {number}")], f"reply {number}", credential="loud")
+    history = [user("Where were we?"), assistant("At the harbour, you and I."), user("And then?")]
+    assert server.begin(history, credential="quiet").parent_id == first.turn_id
+    assert server.index.num_turns == 50
+
+
+def test_equal_requests_cost_the_same_however_many_there_were() -> None:
+    """Steps, not seconds: the turns that placing looks at, for the hundredth and for the two thousandth."""
+    looked_at: list[str] = []
+
+    class Counted(OrderedDict[str, KnownTurn]):
+        def __getitem__(self, key: str) -> KnownTurn:
+            looked_at.append(key)
+            return super().__getitem__(key)
+
+    server = Server()
+    server.answer([user("ping")], "pong")
+    known = server.index.known(hash_credential("key"))
+    known.turns = Counted(known.turns)
+    steps = []
+    for number in range(2000):
+        looked_at.clear()
+        server.answer([user("ping")], f"pong {number}")
+        steps.append(len(looked_at))
+    assert max(steps[-100:]) <= 1.2 * max(steps[100:200])
+
+
+def test_many_equal_replies_do_not_hide_the_conversation_that_goes_on() -> None:
+    server = Server()
+    placements = [server.answer([user(f"Greet number {number}")], "Hello!") for number in range(200)]
+    for number in (0, 7, 150, 199):
+        placement = server.begin([user(f"Greet number {number}"), assistant("Hello!"), user("Thanks")])
+        assert placement.parent_id == placements[number].turn_id
+
+
+def test_a_reply_that_was_lost_on_its_way_is_asked_for_again_as_a_retry() -> None:
+    server = Server()
+    first = server.answer([user("Hi")], "Hello")
+    again = server.begin([user("Hi")], headers={"x-stainless-retry-count": "1"})
+    assert (again.kind, again.retry_of, again.session_id) == (RETRY, first.turn_id, first.session_id)
+    assert again.was_answered
+    server.finish(again, assistant("Hello"))
+    assert server.begin([user("Hi"), assistant("Hello"), user("And?")]).parent_id == again.turn_id
+
+
+def test_of_two_equal_answered_questions_none_counts_as_lost() -> None:
+    server = Server()
+    for _ in range(2):
+        server.answer([user("Hi")], "Hello")
+    again = server.begin([user("Hi")], headers={"x-stainless-retry-count": "1"})
+    assert (again.kind, again.retry_of) == (MAIN, None)
+
+
+def test_a_wall_clock_that_jumps_makes_no_new_conversation_of_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = ConversationIndex()
+    request = IncomingRequest(CHAT, {"x-session-id": "s"}, {"model": "m", "messages": [user("Hi")]}, "key")
+    first = index.begin(request)
+    index.fail(first)
+    jumped = time.time() + 7200
+    monkeypatch.setattr(time, "time", lambda: jumped)
+    again = index.begin(request)
+    assert (again.kind, again.retry_of) == (RETRY, first.turn_id)
+
+
+def test_names_and_labels_are_kept_short() -> None:
+    server = Server()
+    long = "n" * 1_000_000
+    placement = server.begin([user("Hi")], headers={"x-session-id": long})
+    assert len(placement.session_id) < 256
+    assert server.begin([user("Hi")], headers={"x-session-id": long}).session_id == placement.session_id
+    assert server.begin([user("Hi")], headers={"x-session-id": long + "m"}).session_id != placement.session_id
+    assert len(server.begin([user("Ho")], prompt_cache_key=long).session_id) < 256
+    for number in range(100):
+        server.begin([{"role": "system", "content": "Generate a title"}, user(f"{number}" + long)], tools=False)
+    known = server.index.known(hash_credential("key"))
+    assert sum(len(text) for _, text in known.waiting_labels) < 100_000
+
+
+def test_texts_that_are_remembered_are_bounded_in_characters() -> None:
+    server = Server(ConversationIndex(max_turns=10_000, max_chars=100_000))
+    for number in range(300):
+        server.answer([user(f"{number} " + "w" * 1500)], f"{number} " + "v" * 1500)
+    kept = server.index.known(hash_credential("key")).turns.values()
+    assert sum(turn.num_chars for turn in kept) <= 100_000
+    assert server.index.num_turns < 100
+
+
+def test_a_request_that_repeats_a_known_reply_without_end_is_placed_in_bounded_time() -> None:
+    """Every message is weighed against every turn that said the same, and each of those against its own past."""
+    server = Server()
+    for number in range(64):
+        server.answer([user(f"Question {number}")], "ok")
+    steps = []
+    for count in (500, 1000, 2000):
+        messages = [part for number in range(count) for part in (user(f"odd {number}"), assistant("ok"))]
+        search = AnchorSearch(
+            Reading(CHAT, {"messages": messages}), server.index.known(hash_credential("key")), Identity(), None
+        )
+        search.find()
+        steps.append(search.num_steps)
+    assert steps[2] <= 2.2 * steps[1]
+    assert steps[1] <= 2.2 * steps[0]
 
 
 def test_ids_are_letters_and_digits_and_lead_back_to_their_turn(server: Server) -> None:

@@ -4,7 +4,7 @@ Small rows that change (`turns`: state, lease) stand apart from large ones that 
 log-probs), so that a move of state rewrites bytes, not kilobytes. Text is stored once: `contents` holds each
 message, tool list and reply under its hash, and a record names them by number.
 
-    contents ◀─ records ── turns ── next_states, verdicts, judgements, feedback, transitions
+    contents ◀─ records ── turns ── next_states, verdicts, judgements, feedback, transitions, matching_keys
 
 A file that an earlier version wrote gets what is new when it is opened; nothing in it is rewritten.
 """
@@ -19,7 +19,7 @@ from slime.errors import ConfigError
 APPLICATION_ID = 0x0C1A3710
 """Marks the file as ours in SQLite's header."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 CREATE = """
 CREATE TABLE contents (
@@ -105,7 +105,19 @@ ALTER TABLE verdicts
     ADD COLUMN feedback_id INTEGER NOT NULL DEFAULT 0 /* the newest feedback it knows of */
 """
 
-MIGRATIONS = {1: JUDGEMENTS_AND_FEEDBACK}
+MATCHING_KEYS = """
+CREATE TABLE matching_keys (
+    key BLOB NOT NULL,                     -- digest of a credential and of what a later request repeats of the turn
+    seq INTEGER NOT NULL REFERENCES turns,
+    PRIMARY KEY (key, seq)
+) WITHOUT ROWID;
+CREATE TABLE keys_owed (
+    below INTEGER NOT NULL                 -- turns in rows below this one have no keys yet
+);
+INSERT INTO keys_owed SELECT COALESCE(MAX(seq), 0) + 1 FROM turns
+"""
+
+MIGRATIONS = {1: JUDGEMENTS_AND_FEEDBACK, 2: MATCHING_KEYS}
 """What turns a file of that version into one of the next."""
 
 WAL_PAGES = 4000

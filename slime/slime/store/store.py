@@ -30,9 +30,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from slime.errors import ConfigError, CorruptRecord, StoreError, StoreUnavailable
-from slime.store import leases, opinions, reads, writes
+from slime.store import leases, notes, opinions, reads, writes
 from slime.store.lineage import Lineage, read_ancestors
 from slime.store.lock import ServerLock
+from slime.store.notes import Recalled, TurnNote
 from slime.store.reads import Changes, Transition, TurnReader
 from slime.store.schema import connect, prepare
 from slime.store.writer import Writer
@@ -114,17 +115,25 @@ class Store:
 
     # What enters.
 
-    async def append(self, turn: Turn, *, next_state_of: tuple[str, Sequence[Message]] | None = None) -> None:
+    async def append(
+        self,
+        turn: Turn,
+        *,
+        next_state_of: tuple[str, Sequence[Message]] | None = None,
+        keys: Sequence[bytes] = (),
+    ) -> None:
         """Store a turn; returns after it is on the disk. The same turn again is accepted and changes nothing.
 
         Args:
             next_state_of: an earlier turn and the messages of this request that answer it. The first to come makes
                 that turn ready to be judged; later ones are kept as the continuations of its branches. An unknown
                 turn is passed over, so that a reply that was not captured costs none after it.
+            keys: digests by which `recall` finds the turn.
         """
         if self._lock is None:
             raise StoreError(f"{self.path} was opened with appends=False")
-        await self._write(partial(writes.append, memory=self._memory, turn=turn, next_state_of=next_state_of))
+        job = partial(writes.append, memory=self._memory, turn=turn, next_state_of=next_state_of, keys=keys)
+        await self._write(job)
 
     async def attach(self, turn_id: str, next_state: Sequence[Message]) -> None:
         """Say what followed a turn, where no later request says it."""
@@ -133,6 +142,10 @@ class Store:
     async def abort(self, turn_id: str, reason: str) -> None:
         """A stored reply never reached its client: SERVED → ABORTED."""
         await self._write(partial(writes.abort, turn_id=turn_id, reason=reason))
+
+    async def add_keys(self, keys: Mapping[str, Sequence[bytes]], below: int) -> None:
+        """Give stored turns keys, by turn id; `below` is what `unkeyed` said."""
+        await self._write(partial(notes.add_keys, keys=keys, below=below))
 
     # Who works on it.
 
@@ -279,6 +292,20 @@ class Store:
     async def recent(self, limit: int) -> list[Turn]:
         """The newest `limit` turns, oldest of them first."""
         return await self._read(partial(reads.read_recent, limit=limit))
+
+    async def newest_notes(self, limit: int) -> list[TurnNote]:
+        """The newest `limit` turns without what is long, oldest of them first."""
+        return await self._read(partial(notes.read_newest_notes, limit=limit))
+
+    async def recall(
+        self, keys: Sequence[bytes], turn_ids: Sequence[str] = (), session_ids: Sequence[str] = ()
+    ) -> Recalled:
+        """The turns with these keys or ids, the newest of each session they are in, and how sessions began."""
+        return await self._read(partial(notes.read_recalled, keys=keys, turn_ids=turn_ids, session_ids=session_ids))
+
+    async def unkeyed(self, limit: int) -> tuple[int, list[TurnNote]]:
+        """The newest turns that were stored before there were keys; see `notes.read_unkeyed`."""
+        return await self._read(partial(notes.read_unkeyed, limit=limit))
 
     async def next_states(self, turn_id: str) -> list[tuple[str | None, tuple[Message, ...]]]:
         """Every continuation of a turn, with the turn whose request brought it; the first is `Turn.next_state`."""

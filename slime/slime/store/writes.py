@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from slime.errors import IllegalTransition, StoreError
 from slime.store import records
+from slime.store.notes import put_keys
 from slime.store.reads import find_seq, need_seq
 from slime.store.states import check_birth, check_move
 from slime.store.trunks import NO_TRUNK, Trunk, TrunkCache, load_trunk
@@ -33,7 +34,11 @@ class Memory:
 
 
 def append(
-    connection: sqlite3.Connection, memory: Memory, turn: Turn, next_state_of: tuple[str, Sequence[Message]] | None
+    connection: sqlite3.Connection,
+    memory: Memory,
+    turn: Turn,
+    next_state_of: tuple[str, Sequence[Message]] | None,
+    keys: Sequence[bytes] = (),
 ) -> None:
     """Store a turn; what its request says about an earlier reply goes there in the same transaction."""
     is_ready = turn.state is TurnState.SERVED and turn.next_state is not None and turn.kind.is_trainable
@@ -75,6 +80,7 @@ def append(
             crc,
         ),
     )
+    put_keys(connection, seq, keys)
     memory.trunks.put(turn.turn_id, Trunk(seq, prompt + token_ids, (*messages, reply_id)))
     if turn.next_state is not None:
         _add_next_state(connection, memory, seq, None, turn.next_state)

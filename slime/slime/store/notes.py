@@ -1,0 +1,135 @@
+"""Turns as matching needs them: found by opaque keys, and read without what is long.
+
+    append(turn, keys) ─▶ matching_keys (key, seq) ─▶ recall(keys) ─▶ TurnNote
+
+A key is a digest that its writer makes; it says whose turn it leads to, so that nobody finds another's. Nothing is
+read when the store is opened: a look-up touches the rows it returns. Their ids and log-probs stay where they are, and
+their checksum, which covers these, is not looked at here.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime.store import records
+from slime.store.reads import find_seq
+from slime.types import Message, TurnKind, TurnState
+
+MAX_SEQS = 256
+"""Turns that one look-up returns."""
+MAX_PER_KEY, MAX_SESSIONS, MAX_PER_SESSION = 16, 8, 16
+"""The newest turns under a key; sessions of those found of which the newest turns are read too."""
+
+NOTE = """
+SELECT turn_id, session_id, parent_id, kind, state, created_at, records.body AS body, contents.body AS reply
+FROM turns JOIN records USING (seq) JOIN contents ON content_id = reply_id
+WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnNote:
+    """A turn less its ids, its log-probs and its request; attributes as in `Turn`."""
+
+    turn_id: str
+    session_id: str
+    parent_id: str | None
+    kind: TurnKind
+    state: TurnState
+    reply: Message
+    retry_of: str | None
+    created_at: float
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What a look-up found.
+
+    Attributes:
+        notes: the turns asked for, and the newest turns of their sessions; oldest first.
+        beginnings: of each session asked for that exists, its first turn.
+    """
+
+    notes: tuple[TurnNote, ...] = ()
+    beginnings: Mapping[str, TurnNote] = field(default_factory=dict)
+
+
+def put_keys(connection: sqlite3.Connection, seq: int, keys: Iterable[bytes]) -> None:
+    connection.executemany("INSERT OR IGNORE INTO matching_keys VALUES (?, ?)", ((key, seq) for key in keys))
+
+
+def read_recalled(
+    connection: sqlite3.Connection, keys: Sequence[bytes], turn_ids: Sequence[str], session_ids: Sequence[str]
+) -> Recalled:
+    found = [seq for turn_id in turn_ids if (seq := find_seq(connection, turn_id)) is not None]
+    for key in keys:
+        rows = connection.execute(
+            "SELECT seq FROM matching_keys WHERE key = ? ORDER BY seq DESC LIMIT ?", (key, MAX_PER_KEY)
+        )
+        found += [seq for (seq,) in rows]
+    seqs = dict.fromkeys(found[:MAX_SEQS])
+    sessions: dict[str, None] = {}
+    for seq in seqs:
+        (session_id,) = connection.execute("SELECT session_id FROM turns WHERE seq = ?", (seq,)).fetchone()
+        sessions[session_id] = None
+    for session_id in list(sessions)[:MAX_SESSIONS]:
+        rows = connection.execute(
+            "SELECT seq FROM turns WHERE session_id = ? ORDER BY seq DESC LIMIT ?", (session_id, MAX_PER_SESSION)
+        )
+        seqs |= dict.fromkeys(seq for (seq,) in rows)
+    first = "SELECT seq FROM turns WHERE session_id = ? ORDER BY seq LIMIT 1"
+    firsts = [seq for session_id in session_ids for (seq,) in connection.execute(first, (session_id,))]
+    return Recalled(tuple(_read(connection, seqs)), {note.session_id: note for note in _read(connection, firsts)})
+
+
+def read_newest_notes(connection: sqlite3.Connection, limit: int) -> list[TurnNote]:
+    rows = connection.execute("SELECT seq FROM turns ORDER BY seq DESC LIMIT ?", (limit,)).fetchall()
+    return _read(connection, [seq for (seq,) in rows])
+
+
+def read_unkeyed(connection: sqlite3.Connection, limit: int) -> tuple[int, list[TurnNote]]:
+    """The newest turns that have no keys yet, and the row from which on all have once these do; 1 = all of them."""
+    (below,) = connection.execute("SELECT below FROM keys_owed").fetchone()
+    rows = connection.execute(
+        "SELECT seq FROM turns WHERE seq < ? ORDER BY seq DESC LIMIT ?", (below, limit)
+    ).fetchall()
+    return (rows[-1][0] if rows else 1), _read(connection, [seq for (seq,) in rows])
+
+
+def add_keys(connection: sqlite3.Connection, keys: Mapping[str, Sequence[bytes]], below: int) -> None:
+    """Give these turns their keys; every row from `below` on has its own now."""
+    for turn_id, of_turn in keys.items():
+        seq = find_seq(connection, turn_id)
+        if seq is not None:
+            put_keys(connection, seq, of_turn)
+    connection.execute("UPDATE keys_owed SET below = ?", (below,))
+
+
+def _read(connection: sqlite3.Connection, seqs: Iterable[int]) -> list[TurnNote]:
+    """The notes of these rows, damaged ones left out: the turn is read with its checksum where it counts."""
+    notes = []
+    for turn_id, session_id, parent_id, kind, state, created_at, body, reply in connection.execute(
+        NOTE, (json.dumps(list(seqs)),)
+    ):
+        try:
+            kept = records.decode_json(body)
+            note = TurnNote(
+                turn_id,
+                session_id,
+                parent_id,
+                TurnKind(kind),
+                TurnState(state),
+                records.decode_json(reply),
+                kept["retry_of"],
+                created_at,
+                kept["details"],
+            )
+        except (ValueError, TypeError, KeyError):
+            continue
+        notes.append(note)
+    return notes
