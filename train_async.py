@@ -6,11 +6,14 @@ runs it trains beside it and publishes to it, else offline on what the directory
 
 import argparse
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "slime"))
 
+from slime.config.loader import load_config
+from slime.config.output_paths import output_path
 from slime.errors import ConfigError
 from slime.monitor import configure_logging
 from slime.rollout.collecting import training_settings
@@ -24,7 +27,11 @@ if __name__ == "__main__":
     given, flags = parser.parse_known_args()
     configure_logging("info")
     try:
-        placed, defaults = asyncio.run(training_settings(given.rollout_dir)) if given.rollout_dir else ([], {})
+        placed, defaults = [], {}
+        if given.rollout_dir:
+            output = load_config([], prog=PROG, sections=["output"]).output
+            rollout_dir = output_path("--rollout-dir", given.rollout_dir, output, os.environ)
+            placed, defaults = asyncio.run(training_settings(rollout_dir))
     except ConfigError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -56,7 +56,7 @@ from openclaw.own_engine import OwnEngine
 log = logging.getLogger("openclaw.server")  # __name__ is __main__ here
 
 PROG = "python -m openclaw.server"
-SECTIONS = ("model", "engine", "server", "lora")
+SECTIONS = ("model", "engine", "server", "lora", "output")
 ADMIN_KEY_FILE = "admin.key"
 SHUTDOWN_S = 30
 """How long requests under way may take to finish after SIGTERM; then their streams end in an error event."""

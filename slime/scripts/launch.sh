@@ -3,7 +3,8 @@
 #
 # Where a cluster answers (RAY_ADDRESS, or a dashboard on this machine) the job goes there. Where none does, a head
 # is started on loopback for this run and stopped after it; nothing else is ever stopped. On this machine the job
-# runs in the directory it was submitted from, so relative paths mean what they mean in the shell.
+# runs in the directory it was submitted from, so relative paths mean what they mean in the shell; so do relative output
+# directories on another. Inside a job that somebody submitted the run is that job: nothing is submitted again.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -18,9 +19,16 @@ for argument in "$@"; do
         exec python -m slime.config "$@"
     fi
 done
+if [[ -n "${RAY_JOB_CONFIG_JSON_ENV_VAR:-}" ]]; then
+    python -m slime.preflight "$@"
+    exec python "$root/slime/train.py" "$@"
+fi
 where=(env -C "$PWD" python "$root/slime/train.py")
+is_here=1
 if [[ -n "${RAY_ADDRESS:-}" && "$RAY_ADDRESS" != *127.0.0.1* && "$RAY_ADDRESS" != *localhost* ]]; then
-    where=(python slime/train.py) # another machine: it has only the copy that --working-dir sends, and its own files
+    # another machine: it has only the copy that --working-dir sends, and its own files
+    where=(env "OPENCLAW_RL_BASE_DIR=${OPENCLAW_RL_BASE_DIR:-$PWD}" python slime/train.py)
+    is_here=""
     python -m slime.config "$@"
 else
     python -m slime.preflight "$@"
@@ -56,7 +64,7 @@ interrupted() {
 }
 
 address="${RAY_ADDRESS:-http://127.0.0.1:$dashboard_port}"
-if [[ "${where[0]}" == env ]] && ! answers "$address"; then
+if [[ -n "$is_here" ]] && ! answers "$address"; then
     RAY_AUTH_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(32))')"
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_USAGE_STATS_ENABLED=0
     python "$root/slime/slime/engines/leash.py" $$ python -m slime.cluster.head "$dashboard_port" &

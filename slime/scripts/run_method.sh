@@ -33,20 +33,27 @@ on_gpus() {
 on_this_machine() {
     model_path="$root/runs/tiny-model"
     judge="rule"
-    places=(--run-dir "$root/runs/$run")
-    if [[ -z "${DATA_PATH:-}" ]]; then places+=(--rl-buffer-dir "$root/runs/$run/turns"); fi
-    saving="--save-interval 1 --save-dir ${CKPT_SAVE_DIR:-$root/runs/$run/checkpoints}"
+    local runs="$root/runs"
+    if [[ -n "${RAY_JOB_CONFIG_JSON_ENV_VAR:-}" ]]; then runs="runs"; fi # Ray's copy goes with the job: --base-dir
+    places=(--run-dir "$runs/$run")
+    if [[ -z "${DATA_PATH:-}" ]]; then places+=(--rl-buffer-dir "$runs/$run/turns"); fi
+    saving="--save-interval 1 --save-dir ${CKPT_SAVE_DIR:-$runs/$run/checkpoints}"
     local lr=5e-4
     if [[ -n "$lora" ]]; then lr=4e-3; fi
     learning="--lr ${LEARNING_RATE:-$lr} --weight-decay 0 --kl-loss-coef 0.1 --kl-loss-type full"
 }
 
-# make_tiny_model DIR FLAG …: unless there is one, or the command only asks about settings.
+# make_tiny_model DIR FLAG …: unless there is one, the command only asks about settings, or a setting is wrong: that
+# is said before minutes are spent on a model.
 make_tiny_model() {
+    local folder="$1"
+    shift
     case " $* " in
-        *" --print-config "* | *" --help "*) ;;
-        *) [[ -f "$1/config.json" ]] || openclaw-rl tiny-model "$1" ;;
+        *" --print-config "* | *" --help "*) return ;;
     esac
+    [[ -f "$folder/config.json" ]] && return
+    python -m slime.config "$@"
+    openclaw-rl tiny-model "$folder"
 }
 
 # trains_an_adapter FLAG …: whether a run given these flags, in this environment, would; every spelling is the loader's.
@@ -80,7 +87,6 @@ run_method() {
     model_path="${MODEL_PATH:-${BASE_MODEL_PATH:-${CKPT_PATH:-$model_path}}}"
     if [[ -z "${BATCH_SIZE:-}" ]]; then batch="--rollout-batch-size 16"; fi # else it counts, times GRAD_ACCUM_STEPS
     if [[ -n "$lora" ]]; then adapter="--lora-rank ${LORA_RANK:-16} --lora-alpha ${LORA_ALPHA:-32}"; fi
-    if [[ "$model" == tiny ]]; then make_tiny_model "$model_path" "${flags[@]}"; fi
 
     words CKPT_ARGS "$saving"
     words ROLLOUT_ARGS "$batch"
@@ -90,16 +96,19 @@ run_method() {
 
     if [[ -n "$lora" ]]; then LORA_ARGS=(--use-lora "${LORA_ARGS[@]}"); fi
 
-    exec bash "$root/slime/scripts/launch.sh" \
-        --model-path "$model_path" \
-        --custom-loss-function-path "$folder/custom_loss.py" \
-        --rollout-function-path "$folder/custom_rollout.py" \
-        --enable-rl-intercept \
-        "${places[@]}" \
-        "${CKPT_ARGS[@]}" \
-        "${ROLLOUT_ARGS[@]}" \
-        "${REWARD_ARGS[@]}" \
-        "${OPTIMIZER_ARGS[@]}" \
-        "${LORA_ARGS[@]}" \
+    local told=(
+        --model-path "$model_path"
+        --custom-loss-function-path "$folder/custom_loss.py"
+        --rollout-function-path "$folder/custom_rollout.py"
+        --enable-rl-intercept
+        "${places[@]}"
+        "${CKPT_ARGS[@]}"
+        "${ROLLOUT_ARGS[@]}"
+        "${REWARD_ARGS[@]}"
+        "${OPTIMIZER_ARGS[@]}"
+        "${LORA_ARGS[@]}"
         "${flags[@]}"
+    )
+    if [[ "$model" == tiny ]]; then make_tiny_model "$model_path" "${told[@]}"; fi
+    exec bash "$root/slime/scripts/launch.sh" "${told[@]}"
 }

@@ -179,7 +179,7 @@ def test_print_config_masks_secrets_and_reads_back(tmp_path, capsys):
     assert "hush" not in shown
     assert "********" in shown
     again = resolve(["--config", str(write(tmp_path, shown))], {}).config
-    before = resolve(argv[1:], {"TRAIN_GPUS": "0,1"}).config
+    before = resolve(argv[1:], {"TRAIN_GPUS": "0,1"}, cwd=Path.cwd()).config
     assert again == dataclasses.replace(before, server=dataclasses.replace(before.server, api_key=""))
 
 

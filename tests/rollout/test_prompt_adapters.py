@@ -22,7 +22,8 @@ import aiohttp
 async def generate(args, sample, sampling_params):
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
     asked = {"input_ids": [5, 6, 7], "sampling_params": sampling_params, "return_logprob": True{more}}
-    async with aiohttp.ClientSession() as session, session.post(url, json=asked) as answered:
+    shown = {"Authorization": f"Bearer {args.sglang_api_key}"}
+    async with aiohttp.ClientSession() as session, session.post(url, json=asked, headers=shown) as answered:
         answer = await answered.json()
     drawn = answer["meta_info"]["output_token_logprobs"]
     sample.tokens = [5, 6, 7]
@@ -55,9 +56,12 @@ def generate_rollout(args, rollout_id, data_source):
 async def http_rig(rig: Rig, tmp_path: Path) -> AsyncIterator[Rig]:
     """An engine behind HTTP that serves version 3 of the adapter beside the base."""
     process = await start_engine(
-        ModelConfig(model_path=str(rig.model_dir)), EngineConfig(), log_path=tmp_path / "engine.log", backend="scripted"
+        ModelConfig(model_path=str(rig.model_dir)),
+        EngineConfig(engine_token="hush"),
+        log_path=tmp_path / "engine.log",
+        backend="scripted",
     )
-    async with HttpEngine(process.url) as engine:
+    async with HttpEngine(process.url, token="hush") as engine:
         await engine.load_adapter("policy", adapter_at(tmp_path), 3)
         rig.engines, rig.urls, rig.version = [engine], [process.url], 3
         yield rig
@@ -71,6 +75,7 @@ def adapter_at(folder: Path) -> Path:
 
 def flags(rig: Rig, *more: str) -> list[str]:
     data = ["--prompt-data", str(rig.write_prompts(6)), "--use-lora", "--default-max-tokens", "8"]
+    data += ["--engine-token", "hush"]
     reward = rig.plugin("custom_rm.py", "def reward(response):\n    return float(len(response))\n")
     size = ["--num-rollouts-per-prompt", "2", "--rollout-batch-size", "2"]
     return [*data, *size, "--custom-rm-path", reward, *more]

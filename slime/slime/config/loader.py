@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from slime.config.aliases import ALIASES, resolve_aliases
 from slime.config.leaves import ENV_PREFIX, Leaf, build, convert, leaves, section_help
+from slime.config.output_paths import anchored
 from slime.config.remarks import DEFAULT, FOLLOWS, remarks, without_effect
 from slime.config.sections import Config, MonitorConfig
 from slime.config.yaml_file import read_yaml
@@ -87,7 +88,7 @@ def load_config(
     argv = sys.argv[1:] if argv is None else argv
     chosen = _chosen(sections)
     try:
-        resolution = resolve(argv, environ, prog=prog, sections=chosen, defaults=defaults)
+        resolution = resolve(argv, environ, prog=prog, sections=chosen, defaults=defaults, cwd=Path.cwd())
     except ConfigError as error:
         for line in str(error).splitlines():
             print(f"{prog}: error: {line}", file=sys.stderr)
@@ -109,8 +110,13 @@ def resolve(
     prog: str = "openclaw-rl",
     sections: Iterable[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
+    cwd: Path | None = None,
 ) -> Resolution:
     """As `load_config`, without printing (but for `--help`) and exiting.
+
+    Args:
+        cwd: the directory that relative output directories are under, unless --base-dir says otherwise; None leaves
+            them as they were written.
 
     Raises:
         ConfigError: a line for each mistake, which names the place and the nearest valid spelling.
@@ -140,9 +146,21 @@ def resolve(
     origins = {path: said[path][1] if path in said else DEFAULT for path in leaves()}
     for path, value, because in _implied(values):
         values[path], origins[path] = value, FOLLOWS + origins[because]
+    if cwd is not None:
+        values |= _anchored(values, chosen, environ, cwd)
     config = build(values)
     told = dict.fromkeys([*notices, *remarks(config, origins, environ, chosen)])
     return Resolution(config, origins, tuple(told), tuple(notices.refusals), chosen)
+
+
+def _anchored(
+    values: Mapping[str, Any], sections: Collection[str], environ: Mapping[str, str], cwd: Path
+) -> dict[str, Path]:
+    """Every output directory, absolute, by path."""
+    outputs = {leaf.path: leaf for leaf in leaves().values() if leaf.type is Path and leaf.section in sections}
+    asked = {leaf.flag: Path(values.get(path, leaf.default)) for path, leaf in outputs.items()}
+    found = anchored(asked, values.get("output.base_dir", ""), environ, cwd)
+    return {path: found[leaf.flag] for path, leaf in outputs.items()}
 
 
 def _implied(values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:

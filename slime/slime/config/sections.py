@@ -294,6 +294,13 @@ class MonitorConfig:
 
 
 @dataclass(frozen=True)
+class OutputConfig:
+    """Where what a program writes lies."""
+
+    base_dir: str = option("", "directory that relative output directories lie under; the current one when empty, and a Ray job must be told")
+
+
+@dataclass(frozen=True)
 class PromptConfig:
     """Prompts from a file, in groups that are compared with each other, beside or instead of conversations."""
 
@@ -355,5 +362,6 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
     prompts: PromptConfig = field(default_factory=PromptConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)

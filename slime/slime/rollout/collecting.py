@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from slime.config.loader import load_config
+from slime.config.output_paths import output_path
 from slime.data.conversation_files import parse_conversation
 from slime.engines.serving import SERVING_FILE, Serving, read_serving
 from slime.errors import ConfigError, OpenClawError, StoreError
@@ -50,12 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rl-buffer-dir", type=Path, metavar="DIR", help="the server's, if it is not ./rl_buffer")
     parser.add_argument("--session-aware", action="store_true", help="keep turns by session; so in any case")
     given = parser.parse_args(argv)
-    server = load_config([], prog=PROG, sections=["server"]).server
-    configure_logging(server.log_level)
+    config = load_config([], prog=PROG, sections=["server", "output"])
+    configure_logging(config.server.log_level)
     try:
+        output_dir = output_path("--output-dir", given.output_dir, config.output, os.environ)
         with contextlib.suppress(asyncio.CancelledError):
-            buffer_dir = given.rl_buffer_dir or server.rl_buffer_dir
-            asyncio.run(_collect_until_stopped(given.api_endpoint, buffer_dir, given.output_dir))
+            buffer_dir = given.rl_buffer_dir or config.server.rl_buffer_dir
+            asyncio.run(_collect_until_stopped(given.api_endpoint, buffer_dir, output_dir))
     except OpenClawError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1

@@ -16,7 +16,7 @@ from slime.config import Config
 from slime.errors import ConfigError, PluginError
 from slime.plugins.loading import describe
 from slime.plugins.slime_sample import Group, RolloutFnEvalOutput, Sample, flatten
-from slime.rollout.hook_adapters import arguments_now
+from slime.rollout.hook_engines import arguments_now
 from slime.rollout.prompt_groups import GroupMaker
 from slime.rollout.prompt_source import DataSource, read_prompts
 

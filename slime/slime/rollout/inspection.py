@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import Any
 from slime.chat import ChatFormat
 from slime.config import Config
 from slime.config.loader import load_config
+from slime.config.output_paths import output_path
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError, OpenClawError
 from slime.judging.rule import RuleJudge
@@ -60,14 +62,15 @@ def main(rollout: Callable[..., Any], prog: str, arguments: Sequence[str] | None
     options, flags = parser.parse_known_args(arguments)
     try:
         config = load_config(flags, prog=prog)
+        output_dir = output_path("--output-dir", options.output_dir, config.output, os.environ)
         found = asyncio.run(inspect_rollout(rollout, config, options.num_samples))
     except OpenClawError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    options.output_dir.mkdir(parents=True, exist_ok=True)
+    output_dir.mkdir(parents=True, exist_ok=True)
     for number, (turn_id, group) in enumerate(found.samples.items(), 1):
         shown = as_json(turn_id, group)
-        path = options.output_dir / f"sample-{number:04d}.json"
+        path = output_dir / f"sample-{number:04d}.json"
         path.write_text(json.dumps(shown, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         print(f"{path}  turn={turn_id} reward={shown['reward']:g} trained={shown['trained']} taught={shown['taught']}")
     for turn_id, reason in found.excluded.items():

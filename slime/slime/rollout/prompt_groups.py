@@ -31,7 +31,7 @@ from slime.plugins.settings import plugin_settings
 from slime.plugins.slime_sample import Group, Sample, flatten
 from slime.protocols import Engine, GenerateRequest
 from slime.rollout.comparing import GroupComparer
-from slime.rollout.hook_adapters import arguments_now, check_sampled_by, serves
+from slime.rollout.hook_engines import arguments_now, check_sampled_by
 from slime.rollout.prompt_hooks import PromptHooks
 from slime.rollout.slime_arguments import sampling_params, slime_arguments
 from slime.types import SamplingParams
@@ -72,8 +72,6 @@ class GroupMaker:
         self._next_engine = itertools.cycle(engines)
         urls = engine_urls or [""]
         self._adapter = config.lora.shared_adapter
-        for url in filter(None, urls):
-            serves(url, self._adapter)
         self._args = itertools.cycle(
             [slime_arguments(config, engine_url=url, stop_token_ids=chat.stop_token_ids) for url in urls]
         )

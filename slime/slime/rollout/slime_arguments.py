@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from slime.config import Config
 from slime.plugins.settings import plugin_settings
-from slime.rollout.slime_names import introduce
+from slime.rollout.hook_engines import introduce
 
 
 def groups_per_batch(config: Config) -> int:
@@ -38,7 +38,7 @@ def slime_arguments(config: Config, *, engine_url: str = "", stop_token_ids: tup
     """
     settings = dict(plugin_settings(config))
     engine = urlsplit(engine_url)
-    introduce(engine.netloc, config.engine.engine_token)
+    introduce(engine.netloc, config.engine.engine_token, config.lora.shared_adapter)
     num_groups = groups_per_batch(config)
     settings |= {
         "hf_checkpoint": config.model.model_path,

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from slime.plugins.calling import NamedCall
 from slime.plugins.loading import describe
 from slime.plugins.slime_sample import RolloutFnTrainOutput, flatten
-from slime.rollout.hook_adapters import arguments_now, check_sampled_by
+from slime.rollout.hook_engines import arguments_now, check_sampled_by
 from slime.rollout.prompts import PromptRun, as_groups
 from slime.types import SampleGroup
 

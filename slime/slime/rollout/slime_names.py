@@ -12,16 +12,14 @@ import functools
 from collections.abc import Coroutine, Mapping
 from types import SimpleNamespace
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 
-from slime.rollout.hook_adapters import addressed, relabelled
+from slime.rollout.hook_engines import addressed, headers_for, relabelled
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 600.0
 _RETRY_S = 1.0
-_TOKENS: dict[str, str] = {}  # by host and port of an engine
 
 
 class GenerateState:
@@ -49,12 +47,6 @@ def _tokenizer(model_dir: str) -> Any:
     return AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
 
 
-def introduce(netloc: str, token: str) -> None:
-    """Have `post` show an engine its token: functions written for slime know of none."""
-    if netloc:
-        _TOKENS[netloc] = token
-
-
 async def post(
     url: str, payload: Mapping[str, Any] | None, max_retries: int = 60, headers: Mapping[str, str] | None = None
 ) -> Any:
@@ -66,8 +58,7 @@ async def post(
         RuntimeError: it refused, or was away all the time.
     """
     why = ""
-    if token := _TOKENS.get(urlsplit(url).netloc):
-        headers = {"Authorization": f"Bearer {token}", **(headers or {})}
+    headers = {**headers_for(url), **(headers or {})}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
         for attempt in range(max(max_retries, 1)):
             if attempt:

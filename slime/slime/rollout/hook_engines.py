@@ -1,7 +1,7 @@
-"""The adapter that answers a hook which asks an engine over HTTP by itself.
+"""What a hook that asks an engine over HTTP by itself does not know: the engine's token, and the adapter that answers.
 
-    GroupMaker ─ serves(url, "policy") ─▶ table
-    post(url/generate, {input_ids, …}) ─ + lora_path: policy@7 ─▶ engine ─▶ answer, labelled with version 7
+    slime_arguments ─ introduce(address, token, "policy") ─▶ table
+    post(url/generate, {input_ids, …}) ─ token, lora_path: policy@7 ─▶ engine ─▶ answer, labelled with version 7
 
 An engine with adapters reports the version of the base in `weight_version`, so an answer is relabelled with the version
 of the adapter that made it. The table is keyed by the engine's address: hooks run on threads and event loops of their
@@ -11,6 +11,7 @@ own, and the URL is all that they pass on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,13 +22,35 @@ from slime.engines.dialect import adapter_to_wire, parse_adapters, version_from_
 from slime.errors import PluginError
 from slime.plugins.slime_sample import Sample
 
-_ADAPTERS: dict[str, str] = {}
 _ASK_S = 30.0
 
 
-def serves(engine_url: str, adapter: str) -> None:
-    """From now on requests of hooks to this engine are answered by the newest version of `adapter`; empty: the base."""
-    _ADAPTERS[_address(engine_url)] = adapter
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An engine of this run.
+
+    Attributes:
+        token: what it wants of everybody; empty = nothing.
+        adapter: whose newest version answers; empty = the base.
+    """
+
+    token: str = ""
+    adapter: str = ""
+
+
+_ENGINES: dict[str, _Known] = {}  # by host and port
+
+
+def introduce(address: str, token: str, adapter: str) -> None:
+    """Have requests of hooks to the engine at `host:port` show its token, and be answered by the adapter."""
+    if address:
+        _ENGINES[address] = _Known(token, adapter)
+
+
+def headers_for(url: str) -> dict[str, str]:
+    """The headers that the engine behind a URL wants."""
+    token = _known(url).token
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 async def newest_version(session: aiohttp.ClientSession, engine_url: str) -> tuple[str, int | None]:
@@ -36,11 +59,11 @@ async def newest_version(session: aiohttp.ClientSession, engine_url: str) -> tup
     Raises:
         aiohttp.ClientError, TimeoutError: the engine is away.
     """
-    address = _address(engine_url)
-    name = _ADAPTERS.get(address, "")
+    name = _known(engine_url).adapter
     if not name:
         return "", None
-    async with session.get(f"http://{address}/v1/models", timeout=aiohttp.ClientTimeout(total=_ASK_S)) as answer:
+    url, timeout = f"http://{urlsplit(engine_url).netloc}/v1/models", aiohttp.ClientTimeout(total=_ASK_S)
+    async with session.get(url, headers=headers_for(url), timeout=timeout) as answer:
         answer.raise_for_status()
         versions = parse_adapters(await answer.json(content_type=None)).get(name)
     return name, versions[-1] if versions else None
@@ -75,7 +98,7 @@ async def arguments_now(args: SimpleNamespace) -> SimpleNamespace:
     if args.sglang_router_ip is None:
         return args
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
-    if not _ADAPTERS.get(_address(url)):
+    if not _known(url).adapter:
         return args
     try:
         async with aiohttp.ClientSession() as session:
@@ -107,5 +130,5 @@ def check_sampled_by(adapter_version: str | None, samples: Iterable[Sample], pla
             )
 
 
-def _address(url: str) -> str:
-    return urlsplit(url).netloc
+def _known(url: str) -> _Known:
+    return _ENGINES.get(urlsplit(url).netloc, _Known())
