@@ -126,3 +126,18 @@ async def test_many_who_say_little_do_not_block_each_other() -> None:
     for user in ("ada", "bob", "cyd"):
         await queue.put(SampleGroup(user, (sample(user, 11, 1.0, user),)))
     assert [group.group_id for group in (await queue.take(2, version=0)).groups] == ["ada"]
+
+
+def test_scores_that_taught_a_user_nothing_are_remembered_past_another_users_update(policy_dir: Path, tmp_path: Path):
+    loss = {"kl_loss_coef": 0.0, "eps_clip": 0.9, "eps_clip_high": 9.0}
+    trainers = UserTrainers(trainer_of(policy_dir, lora=LORA, loss=loss))
+    trainers.resume(CheckpointConfig(save_dir=tmp_path))
+
+    def scored(user: str, *rewards: float) -> Batch:
+        samples = [sample(user, LIKED_BY_ADA, reward, f"{user}{i}") for i, reward in enumerate(rewards)]
+        return Batch(tuple(SampleGroup(f"g{i}", (one,)) for i, one in enumerate(samples)))
+
+    assert "nothing to learn" in trainers.train(scored("ada", 1.0, 1.0)).skipped
+    assert not trainers.train(scored("bob", 1.0, -1.0)).skipped
+    trainers.save(tmp_path)
+    assert not trainers.train(scored("ada", -1.0, -1.0)).skipped

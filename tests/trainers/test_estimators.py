@@ -279,3 +279,13 @@ def test_a_run_without_correction_is_warned_about(policy_dir: Path, caplog: pyte
         assert not caplog.records
         trainer_of(policy_dir, loss={"behaviour_correction": "none"})
     assert "as though they were fresh" in caplog.text
+
+
+def test_bounds_of_tokens_on_the_ratio_of_replies_are_warned_about(
+    policy_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="slime.trainers.torch.trainer"):
+        trainer_of(policy_dir, loss={"advantage_estimator": "gspo", "eps_clip": 3e-4, "eps_clip_high": 4e-4})
+        assert not caplog.records
+        trainer_of(policy_dir, loss={"advantage_estimator": "gspo"})
+    assert "its paper has --eps-clip 3e-4 --eps-clip-high 4e-4" in caplog.text

@@ -64,6 +64,35 @@ def test_any_number_of_ranks_gives_the_numbers_of_one(
     assert (tmp_path / "ranks" / "checkpoint-1" / "manifest.json").exists()
 
 
+UNTOUCHED = """
+import sys, torch
+from slime.trainers.torch.ranks import Ranks, join_ranks, leave_ranks
+rank = int(sys.argv[1])
+join_ranks(rank, 2, sys.argv[2], timeout_s=60.0)
+both, one, none = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
+both.grad = torch.tensor([1.0, 2.0])
+if rank == 0:
+    one.grad = torch.tensor([3.0, 4.0])
+Ranks(rank, 2).sum_gradients([both, none, one])
+assert both.grad.tolist() == [2.0, 4.0], both.grad
+assert one.grad.tolist() == [3.0, 4.0], one.grad
+assert none.grad is None, none.grad
+leave_ranks()
+"""
+
+
+@pytest.mark.slow
+def test_a_parameter_that_no_rank_touched_gets_no_gradient(tmp_path: Path) -> None:
+    """It would decay on several ranks and not on one."""
+    command = [sys.executable, "-c", UNTOUCHED]
+    processes = [subprocess.Popen([*command, str(rank), f"file://{tmp_path}/meeting"]) for rank in range(2)]
+    try:
+        assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+
+
 @pytest.mark.slow
 def test_a_rank_whose_fellow_never_comes_gives_up(policy_dir: Path, tmp_path: Path) -> None:
     program = (

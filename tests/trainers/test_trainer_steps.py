@@ -67,6 +67,18 @@ def test_a_step_that_is_not_finite_leaves_no_trace_but_a_count(policy_dir: Path,
     assert trainer.consumed.keys() == {1}
 
 
+def test_scores_that_teach_nothing_are_what_later_ones_are_compared_with(policy_dir: Path) -> None:
+    """A first batch of equal scores: its turns are skipped, and the next batch's are measured against it."""
+    equal = [dataclasses.replace(s, values={**s.values, "reward": 1.0}, source="ada") for s in random_samples(4)]
+    lower = [dataclasses.replace(s, values={**s.values, "reward": -1.0}, source="ada") for s in random_samples(4, 1)]
+    trainer = trainer_of(policy_dir)
+    assert trainer.train(batch_of(equal)).skipped == "nothing to learn: the gradient is zero"
+    assert trainer.past_rewards() == {"ada": [1.0, pytest.approx(1 + 0.9 + 0.81 + 0.729)]}
+    before = parameters_of(trainer)
+    assert not trainer.train(batch_of(lower)).skipped, "by itself it would have taught nothing either"
+    assert any(not torch.equal(value, before[name]) for name, value in parameters_of(trainer).items())
+
+
 def test_the_learning_rate_warms_up_over_applied_steps(policy_dir: Path) -> None:
     trainer = trainer_of(policy_dir, lr=0.04, lr_warmup_steps=4)
     rates = [trainer.train(batch_of(random_samples(3, seed=seed))).metrics["train/learning_rate"] for seed in range(5)]

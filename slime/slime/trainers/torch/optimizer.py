@@ -27,6 +27,8 @@ from slime.trainers.torch import eight_bit
 
 log = logging.getLogger(__name__)
 
+NO_GRADIENT = "nothing to learn: the gradient is zero"
+"""Why a step is skipped that was computed right and says nothing."""
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -174,4 +176,4 @@ def _why_skipped(norm: float, loss: float) -> str:
         return f"the loss is {loss}"
     if not math.isfinite(norm):
         return f"the gradient's norm is {norm}"
-    return "nothing to learn: the gradient is zero" if norm == 0 else ""
+    return NO_GRADIENT if norm == 0 else ""

@@ -13,7 +13,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from slime.config.sections import CheckpointConfig
 from slime.errors import TrainerError
@@ -43,11 +45,13 @@ class UserTrainers:
         self._save_dir = Path()
         self._latest: dict[str, Path] = {}
         self._loaded = ""
+        self._unsaved_pasts: dict[str, Mapping[str, Any]] = {}
         self.num_updates = 0
 
     def resume(self, config: CheckpointConfig) -> Resumed:
         """Find every user's newest good checkpoint; what is asked for by name must be a directory of such."""
         self._loaded, self._latest, self.num_updates = "", {}, 0
+        self._unsaved_pasts.clear()
         self._save_dir = config.save_dir.resolve()
         consumed: dict[int, tuple[str, ...]] = {}
         adapters: dict[str, tuple[Path, int]] = {}
@@ -79,6 +83,7 @@ class UserTrainers:
         self._switch_to(user)
         report = self._trainer.train(batch)
         if report.skipped:
+            self._unsaved_pasts[user] = self._trainer.past_rewards()
             return dataclasses.replace(report, step=self.num_updates)
         self.num_updates += 1
         self._trainer.consumed = {self.num_updates: self._trainer.consumed[self._trainer.step]}
@@ -89,6 +94,7 @@ class UserTrainers:
         """Write a checkpoint of the user who was trained last; returns its directory."""
         checkpoint = self._trainer.save(Path(checkpoint_dir) / USERS_DIR / self._loaded)
         self._latest[self._loaded] = checkpoint
+        self._unsaved_pasts.pop(self._loaded, None)
         return checkpoint
 
     def _switch_to(self, user: str) -> None:
@@ -98,4 +104,6 @@ class UserTrainers:
         self._trainer.start_anew(user)
         if user in self._latest:
             self._trainer.load(self._latest[user])
+        if user in self._unsaved_pasts:
+            self._trainer.recall(self._unsaved_pasts[user])
         self._loaded = user

@@ -50,12 +50,20 @@ class Ranks:
         self.world_size = world_size
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Add up `.grad` over the ranks, in place; the result is bit for bit the same on all of them."""
+        """Add up `.grad` over the ranks, in place; the result is bit for bit the same on all of them.
+
+        A parameter that no rank's share touched stays without a gradient, as it would on one rank: the optimizer then
+        neither moves nor decays it.
+        """
         if self.world_size == 1:
             return
+        parameters = list(parameters)
+        touched = self.sum_tensor(torch.tensor([float(parameter.grad is not None) for parameter in parameters]))
         bucket: list[Tensor] = []
-        for parameter in parameters:
-            if parameter.grad is None:  # nothing of this rank's share touched it
+        for parameter, is_touched in zip(parameters, touched.tolist(), strict=True):
+            if not is_touched:
+                continue
+            if parameter.grad is None:  # another rank's share touched it
                 parameter.grad = torch.zeros_like(parameter)
             bucket.append(parameter.grad)
             if sum(grad.numel() for grad in bucket) >= _BUCKET_ELEMENTS:

@@ -44,7 +44,7 @@ from slime.trainers.torch.checkpoint import (
 )
 from slime.trainers.torch.critic import build_critic
 from slime.trainers.torch.lora import seed_dropout
-from slime.trainers.torch.optimizer import Applied, Optimizer
+from slime.trainers.torch.optimizer import NO_GRADIENT, Applied, Optimizer
 from slime.trainers.torch.policy import Policy, compute_device, compute_dtype
 from slime.trainers.torch.prescoring import Prescorer
 from slime.trainers.torch.ranks import Ranks
@@ -55,6 +55,8 @@ from slime.weights import Manifest, merge_adapter
 log = logging.getLogger(__name__)
 
 _RANDOM_STATE = "random.torch"
+_WIDE_FOR_REPLIES = 0.01
+"""Bounds of a reply's ratio that are those of a token's."""
 
 
 class TorchTrainer:
@@ -121,13 +123,19 @@ class TorchTrainer:
         self._prescore = Prescorer(trainer, loss, loss_fn, self._scorer.score, self._critic, self._ranks)
         if loss.behaviour_correction == "none":
             log.warning("behaviour_correction=none: samples of older weights are trained as though they were fresh")
+        if loss.advantage_estimator == "gspo" and max(loss.eps_clip, loss.eps_clip_high) >= _WIDE_FOR_REPLIES:
+            log.warning(
+                "gspo: the ratio of a whole reply moves by thousandths, and eps_clip=%g eps_clip_high=%g hardly ever "
+                "hold one; its paper has --eps-clip 3e-4 --eps-clip-high 4e-4",
+                *(loss.eps_clip, loss.eps_clip_high),
+            )
 
     def train(self, batch: Batch) -> TrainReport:
         """Make one update from a batch; of the critic alone during the first `num_critic_only_steps`.
 
         Samples that cannot be trained are left out, each by itself, and the report names their turns. A batch that
         has no others, or whose every optimizer step was skipped, changes nothing, its turns are not consumed, and the
-        report says why.
+        report says why. Where that is that nothing was to be learned, its rewards stay in the moving baseline.
 
         Raises:
             PluginError: the loss gave no loss. The trainer is as it was before.
@@ -163,7 +171,10 @@ class TorchTrainer:
         metrics["train/skipped_steps"] = float(self._optimizer.num_skipped)
         metrics["train/left_out_samples"] = float(num_left_out)
         if len(reasons) == len(results):
-            self._baseline.restore(before)
+            if set(reasons) != {
+                NO_GRADIENT
+            }:  # scores that say nothing by themselves are what later ones are compared with
+                self._baseline.restore(before)
             return TrainReport(self.step, metrics, skipped=reasons[0])
         self.step += 1
         self.consumed[self.step] = batch.turn_ids
@@ -212,6 +223,14 @@ class TorchTrainer:
         self._baseline.restore({})
         torch.manual_seed(self._config.seed)
         self.step, self.consumed = 0, {}
+
+    def past_rewards(self) -> dict[str, Any]:
+        """What the moving baseline has seen; `recall` takes it."""
+        return self._baseline.state()
+
+    def recall(self, past_rewards: Mapping[str, Any]) -> None:
+        """Go on from a baseline's past that no checkpoint holds yet."""
+        self._baseline.restore(past_rewards)
 
     @property
     def _publishes_merged(self) -> bool:
