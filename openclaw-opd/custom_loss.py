@@ -28,4 +28,8 @@ def compute_loss(
         teacher_logprobs, untempered_rollout_logprobs, has_teacher, config["teacher_gap_clip"]
     )
     loss, metrics = policy_objective(config["w_opd"] * toward_teacher)
-    return loss, {**metrics, "train/opd_reverse_kl": -sum_of_sample_mean(toward_teacher)}
+    return loss, {
+        **metrics,
+        "loss/opd": metrics["loss/policy"],
+        "train/opd_reverse_kl": -sum_of_sample_mean(toward_teacher),
+    }

@@ -11,4 +11,5 @@ from torch import Tensor
 
 def compute_loss(advantages: Tensor, policy_objective: Objective) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate, KL to the reference and entropy bonus; advantages are over the trainable tokens, [N]."""
-    return policy_objective(advantages)
+    loss, metrics = policy_objective(advantages)
+    return loss, {**metrics, "loss/binary": metrics["loss/policy"]}

@@ -29,6 +29,7 @@ from slime.cluster.placement import on_cpu
 from slime.cluster.session import ray_session
 from slime.cluster.teaching import teaching
 from slime.config import Config
+from slime.config.conditions import method_name
 from slime.config.flags import as_flags
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
@@ -42,8 +43,9 @@ from slime.judging.llm import LlmJudge
 from slime.judging.plugin import PluginJudge
 from slime.judging.relative import RelativeJudge, SiblingJudge
 from slime.judging.rule import RuleJudge
-from slime.monitor import Monitor, configure_logging
+from slime.monitor import Monitor, configure_logging, link_log
 from slime.pipeline import Pipeline
+from slime.plugins.settings import plugin_settings
 from slime.preflight import PROG, Plan, asks_a_model, check
 from slime.protocols import Judge
 from slime.rollout.hindsight import hint_source
@@ -69,7 +71,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mappi
     config = load_config(argv, prog=prog, defaults=defaults)
     run_dir = config.monitor.run_dir
     try:
-        configure_logging(config.server.log_level, run_dir / "logs" / "training.log")
+        log_file = run_dir / "logs" / "training.log"
+        configure_logging(config.server.log_level, log_file)
+        link_log(log_file, Path("logs/training.log"))
         plan = check(config)
         config = on_cpu(config)
         with ray_session(config.cluster, Path.cwd()):
@@ -119,9 +123,10 @@ async def train(config: Config, plan: Plan) -> None:
             await _read_conversations(config, store, fleet)
         monitor = Monitor(
             config.monitor.run_dir,
-            run_name=config.monitor.run_name,
+            run_name=config.monitor.run_name or f"openclaw-rl-{method_name(config)}",
             use_wandb=config.monitor.use_wandb,
             wandb_project=config.monitor.wandb_project,
+            settings=plugin_settings(config),
         )
         stack.callback(monitor.close)
         prompts = plan.sampling.start(

@@ -12,6 +12,7 @@ if [[ -x "$root/.venv/bin/python" ]]; then PATH="$root/.venv/bin:$PATH"; fi
 dashboard_port="${DASHBOARD_PORT:-8265}"
 job="openclaw-rl-$(date +%Y%m%d-%H%M%S)-$$"
 head_pid=""
+token_file=""
 
 # A mistake in the settings is answered here, before anything is started or sent; so are the two questions.
 for argument in "$@"; do
@@ -34,15 +35,29 @@ else
     python -m slime.preflight "$@"
 fi
 
-# Whether a Ray dashboard is there at all: one that asks for a token answers too.
-answers() {
-    python - "$1" 2> /dev/null << 'PYTHON'
+# The status that a Ray dashboard answers with, 401 where it asks for a token; nothing where there is none.
+status_of() {
+    python - "$1" 2> /dev/null << 'PYTHON' || true
 import sys, urllib.error, urllib.request
 try:
-    urllib.request.urlopen(sys.argv[1] + "/api/version", timeout=3)
+    print(urllib.request.urlopen(sys.argv[1] + "/api/version", timeout=3).status)
 except urllib.error.HTTPError as error:
-    sys.exit(error.code not in (401, 403))
+    print(error.code)
 PYTHON
+}
+
+answers() {
+    [[ "$(status_of "$1")" =~ ^(200|401|403)$ ]]
+}
+
+# A cluster that was there before and asks for a token gets the one that Ray itself would find.
+use_token_if_asked() {
+    if [[ ! "$(status_of "$1")" =~ ^(401|403)$ || -n "${RAY_AUTH_MODE:-}" ]]; then return; fi
+    if [[ -z "${RAY_AUTH_TOKEN:-}" && ! -f "${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}" ]]; then
+        echo "the Ray at $1 asks for a token: export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE" >&2
+        exit 2
+    fi
+    export RAY_AUTH_MODE=token
 }
 
 stop_own_head() {
@@ -50,6 +65,7 @@ stop_own_head() {
         kill -INT "$head_pid" # Ray's libraries answer SIGTERM with a stack trace
         wait "$head_pid" 2> /dev/null || true
     fi
+    rm -f "$token_file"
 }
 
 interrupted() {
@@ -69,6 +85,8 @@ if [[ -n "$is_here" ]] && ! answers "$address"; then
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_USAGE_STATS_ENABLED=0
     python "$root/slime/slime/engines/leash.py" $$ python -m slime.cluster.head "$dashboard_port" &
     head_pid=$!
+    token_file="$(mktemp "${TMPDIR:-/tmp}/openclaw-rl-ray-token.XXXXXX")" # readable by this user alone
+    echo "$RAY_AUTH_TOKEN" > "$token_file"
     trap stop_own_head EXIT
     for _ in {1..120}; do
         if answers "$address"; then break; fi
@@ -76,6 +94,12 @@ if [[ -n "$is_here" ]] && ! answers "$address"; then
         sleep 1
     done
     answers "$address" || { echo "Ray's dashboard did not answer at $address within 2 minutes" >&2; exit 1; }
+    token="in $token_file"
+    if [[ -t 2 ]]; then token="$RAY_AUTH_TOKEN"; fi
+    echo "Ray's dashboard is $address, its token: $token" >&2
+    echo "in another shell: export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token_file RAY_ADDRESS=$address" >&2
+else
+    use_token_if_asked "$address"
 fi
 
 # A head of our own has this shell's environment already, secrets included; another cluster has only what is sent.
@@ -92,7 +116,8 @@ trap interrupted INT TERM
 # A head that was just started has its dashboard before it can take jobs.
 for attempt in {1..20}; do
     if said="$(submit "$@" 2>&1)"; then break; fi
-    if [[ "$said" != *"No available agent"* || "$attempt" == 20 ]]; then echo "$said" >&2; exit 1; fi
+    if [[ "$said" == *"$job already exists"* ]]; then break; fi # taken, and the connection broke before it was said
+    if [[ ! "$said" =~ "No available agent"|"ConnectionError" || "$attempt" == 20 ]]; then echo "$said" >&2; exit 1; fi
     sleep 2
 done
 

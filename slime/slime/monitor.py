@@ -9,6 +9,7 @@ unless `use_wandb` is set, and then only where WANDB_MODE says; it is offline un
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -25,6 +26,14 @@ OURS = ("slime", "openclaw", "openclaw_rl", "openclaw_opd", "openclaw_combine", 
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 log = logging.getLogger(__name__)
+
+PUBLISHED_NAMES = (
+    ("gradient/norm", "train/grad_norm"),
+    ("learning_rate", "train/learning_rate"),
+    ("loss/binary", "loss/binary_loss"),
+    ("loss/opd", "loss/opd_loss"),
+)
+"""What published pages call a figure, and what it is called here; a published loss names its parts so."""
 
 _HEADLINE = ("reward/mean", "loss/total", "loss/kl", "train/grad_norm", "queue/staleness_mean", "weights/publish_s")
 
@@ -55,14 +64,23 @@ class Monitor:
         run_dir: holds `metrics.jsonl`, one object per update: `{"step": 3, "time": …, "loss/total": …}`.
     """
 
-    def __init__(self, run_dir: Path, *, run_name: str = "", use_wandb: bool = False, wandb_project: str = "") -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        run_name: str = "",
+        use_wandb: bool = False,
+        wandb_project: str = "",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.run_dir = run_dir
         self._file = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
-        self._wandb = _start_wandb(run_dir, run_name, wandb_project) if use_wandb else None
+        self._wandb = _start_wandb(run_dir, run_name, wandb_project, settings or {}) if use_wandb else None
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the figures of update `step`; they are on disk when this returns."""
+        metrics = with_published_names(metrics)
         line = {"step": step, "time": time.time(), **metrics}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
@@ -76,6 +94,29 @@ class Monitor:
         self._file.close()
         if self._wandb is not None:
             self._wandb.finish()
+
+
+def with_published_names(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The figures, and those that published pages name otherwise under their names too.
+
+    >>> with_published_names({"train/grad_norm": 0.4})
+    {'train/grad_norm': 0.4, 'gradient/norm': 0.4}
+    """
+    also = {theirs: metrics[ours] for theirs, ours in PUBLISHED_NAMES if ours in metrics and theirs not in metrics}
+    return {**metrics, **also}
+
+
+def link_log(log_file: Path, link: Path) -> None:
+    """Make `link` lead to the log of this run, unless something that is no such link is there.
+
+    `tail -f ./logs/training.log` is what published pages tell people to type where they started a run.
+    """
+    with contextlib.suppress(OSError):  # a convenience: where nothing may be written, the log is where it is
+        if log_file.resolve() == link.absolute() or (link.exists() and not link.is_symlink()):
+            return
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(log_file.resolve())
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
@@ -95,12 +136,13 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _start_wandb(run_dir: Path, run_name: str, project: str) -> Any:
+def _start_wandb(run_dir: Path, run_name: str, project: str, settings: Mapping[str, Any]) -> Any:
     import wandb
 
     return wandb.init(
         project=project,
         name=run_name or None,
+        config={name: str(value) if isinstance(value, Path) else value for name, value in settings.items()},
         dir=str(run_dir),
         mode=os.environ.get("WANDB_MODE", "offline"),
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -114,6 +117,9 @@ def test_a_run_is_submitted_where_it_was_typed_and_leaves_nothing_running(launch
     assert f"cwd={tmp_path}/elsewhere name=two words votes=5" in done.stdout
     assert "raylets=1" in done.stdout, "what is looked for below is there while it runs"
     assert "hush" not in done.stdout + done.stderr
+    (file,) = re.findall(r"Ray's dashboard is http://127.0.0.1:\d+, its token: in (\S+)", done.stderr)
+    assert f"RAY_AUTH_TOKEN_PATH={file}" in done.stderr
+    assert not Path(file).exists(), "it goes with the cluster"
     assert left_running(tmp_path) == []
 
 
@@ -159,3 +165,25 @@ def test_a_wrong_plug_in_is_answered_before_ray_is_started(launch):
     done = launch("--custom-loss-function-path", "los.py")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "python slime/train.py: error: --custom-loss-function-path los.py: no such file\n"
+
+
+@pytest.mark.parametrize(("has_token", "words"), [(False, "asks for a token: export RAY_AUTH_MODE=token"), (True, "")])
+def test_a_cluster_that_asks_for_a_token_is_given_it_or_the_remedy_is_said(launch, tmp_path, has_token, words):
+    class Guarded(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers.get("Authorization") or self.headers.get("X-Ray-Authorization"))
+            self.send_error(401)
+
+        def log_message(self, *_: object) -> None: ...
+
+    asked: list[str | None] = []
+    if has_token:
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray/auth_token").write_text("drawn-by-ray" * 4)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = launch(DASHBOARD_PORT=str(server.server_port), HOME=str(tmp_path))
+        server.shutdown()
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert any("drawn-by-ray" in (header or "") for header in asked) is has_token

@@ -45,6 +45,16 @@ def _method(path: str) -> str:
     return next((method for method in ("rl", "opd", "combine") if _is(path, method)), "")
 
 
+def method_name(config: Any) -> str:
+    """What published pages call the method that is trained: binary, opd, combine; another one by its folder."""
+    path = config.plugin.custom_loss_function_path
+    if method := _method(path):
+        return {"rl": "binary"}.get(method, method)
+    parts = path.partition(":")[0].removesuffix(".py").replace("/", ".").split(".")
+    named = [part for part in parts if part]
+    return named[-2] if len(named) > 1 else "custom"
+
+
 def _loss(needs: str, *files: str) -> Condition:
     """One of some losses of ours, e.g. `combine/custom_loss`, or a loss that is not ours: it may read anything."""
 

@@ -290,7 +290,7 @@ class MonitorConfig:
     run_dir: Path = option(Path("./runs/default"), "metrics.jsonl, logs and the resolved configuration go here")
     use_wandb: bool = option(False, "also log to Weights & Biases, offline unless WANDB_MODE says otherwise", env=("USE_WANDB",))
     wandb_project: str = option("openclaw_rl", "Weights & Biases project", env=("WANDB_PROJECT",), needs=when.WANDB)
-    run_name: str = option("openclaw-rl", "name of the run", needs=when.WANDB)
+    run_name: str = option("", "name of the run; openclaw-rl-METHOD when empty", needs=when.WANDB)
 
 
 @dataclass(frozen=True)

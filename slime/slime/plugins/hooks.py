@@ -191,6 +191,8 @@ LOSS = Hook(
         "batch",
         "logits",
         "clip_ratio",
+        "binary_weight",
+        "opd_weight",
         "policy_objective",
     )
     | {

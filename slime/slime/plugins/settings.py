@@ -10,6 +10,8 @@ _PUBLISHED = {
     "clip_range": "eps_clip",
     "clip_ratio": "eps_clip",
     "kl_coeff": "kl_loss_coef",
+    "binary_weight": "w_rl",
+    "opd_weight": "w_opd",
     "prm_model_path": "judge_model_path",
     "checkpoint_path": "judge_model_path",
 }

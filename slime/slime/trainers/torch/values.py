@@ -115,6 +115,8 @@ class LossValues(Mapping[str, Any]):
             "policy_objective": lambda: self._policy_objective,
             "config": lambda: settings,
             "clip_ratio": lambda: settings["eps_clip"],
+            "binary_weight": lambda: settings["w_rl"],
+            "opd_weight": lambda: settings["w_opd"],
             "args": lambda: slime_style.arguments(settings),
             "batch": lambda: slime_style.batch(self, flat),
             "logits": lambda: slime_style.logits(scored.policy_head, scored.hidden, flat),
