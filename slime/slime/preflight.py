@@ -19,6 +19,7 @@ from slime.cluster.placement import Placement, on_cpu, own_teacher, place
 from slime.config import Config, LossConfig
 from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
+from slime.config.model_dir import refuse_float16
 from slime.config.startup import check_startup, warnings
 from slime.errors import ConfigError, OpenClawError
 
@@ -122,6 +123,7 @@ def _check_plugins(config: Config) -> RolloutPlan:
         )
     if config.trainer.optimizer == "adamw8bit":
         eight_bit.check_installed()
+    refuse_float16(config.model.dtype, config.model.model_path, on_gpu=bool(config.cluster.train_gpus))
     return sampling
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from slime.config.model_dir import check_model_dir
+from slime.config.model_dir import check_model_dir, refuse_float16
 from slime.errors import ConfigError
 
 
@@ -96,3 +96,13 @@ def test_pickles_are_never_loaded(model_dir):
 def test_no_chat_template(model_dir):
     (model_dir / "tokenizer_config.json").write_text("{}")
     assert "no chat template" in refusal(model_dir)
+
+
+def test_training_in_float16_is_refused_before_anything_is_started(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", "torch_dtype": "float16"}')
+    refuse_float16("auto", tmp_path, on_gpu=False)
+    refuse_float16("float32", tmp_path, on_gpu=True)
+    with pytest.raises(ConfigError, match=r"stored in float16: small gradients vanish .* --dtype bfloat16 or"):
+        refuse_float16("auto", tmp_path, on_gpu=True)
+    with pytest.raises(ConfigError, match="--dtype float16: small gradients vanish"):
+        refuse_float16("float16", tmp_path, on_gpu=False)

@@ -59,6 +59,29 @@ def writes_function_tags(model_dir: Path) -> bool:
     return False
 
 
+def refuse_float16(dtype: str, model_dir: str | Path, *, on_gpu: bool) -> None:
+    """Training computes in bfloat16 or float32: in float16 small gradients vanish, and nothing scales them here.
+
+    Args:
+        dtype: what `--dtype` says; `auto` is the stored type on a GPU.
+
+    Raises:
+        ConfigError: it would compute in float16.
+    """
+    if dtype == "auto" and on_gpu:
+        settings = json.loads((Path(model_dir).expanduser() / "config.json").read_text(encoding="utf-8"))
+        stored = settings.get("dtype") or settings.get("torch_dtype")
+        if str(stored).removeprefix("torch.") != "float16":
+            return
+        dtype = f"auto, with {model_dir} stored in float16"
+    elif dtype != "float16":
+        return
+    raise ConfigError(
+        f"--dtype {dtype}: small gradients vanish in float16 and nothing scales them here; train with --dtype bfloat16 "
+        "or --dtype float32"
+    )
+
+
 def _check_chat_template(model_dir: Path, where: str) -> None:
     if any((model_dir / name).is_file() for name in _CHAT_TEMPLATE_FILES):
         return

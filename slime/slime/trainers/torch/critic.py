@@ -73,10 +73,10 @@ class Critic:
         torch.nn.init.zeros_(self.head.bias)
         parameters: dict[str, Tensor] = {f"head.{name}": p for name, p in self.head.named_parameters()}
         if backbone is not None:
-            read = {id(p) for p in backbone.model.base_model.parameters()}  # the output layer is not, unless it is tied
-            parameters |= {f"backbone.{name}": p for name, p in backbone.parameters().items() if id(p) in read}
+            parameters |= {f"backbone.{name}": p for name, p in backbone.body_parameters().items()}
         self._parameters = parameters
-        self._optimizer = Optimizer(parameters, dataclasses.replace(trainer, lr=loss.critic_lr or trainer.lr))
+        own = dataclasses.replace(trainer, lr=loss.critic_lr or trainer.lr)
+        self._optimizer = Optimizer(parameters, own, self._moved)
 
     def values(self, flat: FlatBatch, policy_hidden: Tensor | None) -> Tensor:
         """What is expected before each trainable token: [N].
@@ -117,6 +117,10 @@ class Critic:
         ranks.sum_gradients(self._parameters.values())
         return self._optimizer.apply(loss)
 
+    def _moved(self) -> None:
+        if self._backbone is not None:
+            self._backbone.refresh()
+
     def discard(self) -> None:
         """Forget the gradients that have been accumulated."""
         self._optimizer.discard()
@@ -136,5 +140,6 @@ class Critic:
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(own[name])
+        self._moved()
         num_steps, num_skipped = (int(count) for count in state[_COUNTS])
         self._optimizer.restore(own, num_steps=num_steps, num_skipped=num_skipped)

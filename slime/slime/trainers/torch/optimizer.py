@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -48,13 +48,19 @@ class Applied:
 class Optimizer:
     """AdamW with linear warm-up and clipping by the global norm; matrices decay, vectors do not.
 
+    Args:
+        moved: called when the parameters have other values.
+
     Attributes:
         num_steps: steps applied.
         num_skipped: steps skipped.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], config: TrainerConfig) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], config: TrainerConfig, moved: Callable[[], None] = lambda: None
+    ) -> None:
         self.parameters = dict(parameters)
+        self._moved = moved
         self.config = config
         self.num_steps = 0
         self.num_skipped = 0
@@ -88,6 +94,7 @@ class Optimizer:
             for group in self._adamw.param_groups:
                 group["lr"] = torch.tensor(learning_rate) if self._is_8bit else learning_rate
             self._step()
+            self._moved()
             self.num_steps += 1
         self.discard()
         return applied

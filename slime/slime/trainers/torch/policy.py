@@ -17,12 +17,14 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
+from slime.config.model_dir import refuse_float16
 from slime.config.sections import SHARED_ADAPTER, LoraConfig
 from slime.data.rows import FlatBatch
 from slime.errors import TrainerError, WeightsError
 from slime.trainers.torch.attention import DOCUMENTS, register_document_attention
 from slime.trainers.torch.head import TokenHead
 from slime.trainers.torch.lora import LoraLayers, add_lora
+from slime.trainers.torch.master import MasterWeights
 from slime.weights import (
     Manifest,
     fingerprint,
@@ -46,7 +48,8 @@ class Policy:
     Args:
         model_dir: a Hugging Face model directory.
         device: where it computes.
-        compute_dtype: of matrix products; weights are kept in float32 if trained, else in this.
+        compute_dtype: of the whole model, as in an engine. What is trained is kept in float32, beside the model's
+            weights (`master`) or as an adapter.
         is_trained: whether it gets gradients; a reference does not.
         lora: train an adapter of this kind and nothing else; the model's own weights stay as they are.
         seed: of a new adapter.
@@ -72,13 +75,16 @@ class Policy:
         verify_weights(model_dir)
         self._model_dir = model_dir
         self._settings = lora
-        self.model = load_model(model_dir, torch.float32 if is_trained and lora is None else compute_dtype)
+        self.model = load_model(model_dir, compute_dtype)
         self.model.to(device).requires_grad_(is_trained)
+        self._master: MasterWeights | None = None
+        if is_trained and lora is None and compute_dtype != torch.float32:
+            self._master = MasterWeights(self.model, dict(load_model(model_dir, torch.float32).named_parameters()))
         self._shape_logits = _logit_shaping(self.model.config)
         self.is_flat = False
+        self.lora: LoraLayers | None = None
         self._choose_attention(str(model_dir))
         self.adapter_name = ADAPTER_NAME
-        self.lora: LoraLayers | None = None
         if lora is not None:
             self._base = fingerprint(model_dir)
             self.lora = add_lora(self.model, lora, seed)
@@ -109,7 +115,7 @@ class Policy:
         return hidden + (dropped - dropped.detach())
 
     def _forward(self, flat: FlatBatch) -> Tensor:
-        with torch.autocast(self.device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32):
+        with self._computing():
             if self.is_flat:
                 return self._body(flat.token_ids, flat.position_ids, document_lens=flat.document_lens)
             lengths = list(flat.document_lens)
@@ -122,7 +128,22 @@ class Policy:
 
     def parameters(self) -> dict[str, Tensor]:
         """What is trained, by name."""
-        return dict(self.model.named_parameters()) if self.lora is None else dict(self.lora.parameters)
+        if self.lora is not None:
+            return dict(self.lora.parameters)
+        return dict(self.model.named_parameters() if self._master is None else self._master.parameters)
+
+    def body_parameters(self) -> dict[str, Tensor]:
+        """The same without what the output layer alone reads."""
+        read = {id(parameter) for parameter in self.model.base_model.parameters()}
+        if self.lora is not None:
+            return {name: p for name, p in self.lora.parameters.items() if id(p) in read}
+        names = {name for name, parameter in self.model.named_parameters() if id(parameter) in read}
+        return {name: p for name, p in self.parameters().items() if name in names}
+
+    def refresh(self) -> None:
+        """Compute with the parameters as they are now; to be called whenever they were moved."""
+        if self._master is not None:
+            self._master.refresh()
 
     def reference(self) -> Policy | PolicyWithoutAdapter:
         """The model as it was at the start: with LoRA this one without its adapter, else another one."""
@@ -137,7 +158,7 @@ class Policy:
             WeightsError: they are not fit to be served. Nothing has been written then.
         """
         if self.lora is None or self._settings is None:
-            tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self.model.state_dict())
+            tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self._exact_state())
             return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir)
         return write_adapter(
             self.lora.adapter(),
@@ -162,11 +183,23 @@ class Policy:
         if is_adapter(weights_dir):
             raise WeightsError(f"{weights_dir}: holds an adapter, and this run trains all weights: add --use-lora")
         loaded: dict[str, Tensor] = load_model(weights_dir, torch.float32).state_dict()
-        own: dict[str, Tensor] = self.model.state_dict()
+        own = self._exact_state()
         for name in sorted(own.keys() | loaded.keys()):
             if name not in own or name not in loaded or own[name].shape != loaded[name].shape:
                 raise WeightsError(f"{weights_dir}: weights of another model: {name} does not fit")
         self.model.load_state_dict(loaded)
+        if self._master is not None:
+            self._master.load(loaded)
+
+    def _exact_state(self) -> dict[str, Tensor]:
+        """All weights as exactly as they are trained, and buffers, by name."""
+        state: dict[str, Tensor] = self.model.state_dict()
+        return state if self._master is None else self._master.state_dict(self.model)
+
+    def _computing(self) -> torch.autocast:
+        """Have an adapter, which is in float32, computed in the model's type, as engines do."""
+        is_mixed = self.lora is not None and self.compute_dtype != torch.float32
+        return torch.autocast(self.device.type, self.compute_dtype, enabled=is_mixed)
 
     def _body(self, token_ids: Tensor, position_ids: Tensor, **kwargs: Any) -> Tensor:
         output = self.model.base_model(
@@ -178,7 +211,7 @@ class Policy:
         return output.last_hidden_state[0]  # type: ignore[no-any-return]
 
     def _project(self, hidden: Tensor) -> Tensor:
-        with torch.autocast(self.device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32):
+        with self._computing():
             return self._shape_logits(self._output_layer()(hidden))
 
     def _output_layer(self) -> Any:
@@ -288,9 +321,14 @@ def compute_device(device: str) -> torch.device:
 
 
 def compute_dtype(dtype: str, device: torch.device, model_dir: Path) -> torch.dtype:
-    """The type of matrix products: as asked for, else what suits the device and the model."""
+    """The type to compute in: as asked for, else what suits the device and the model.
+
+    Raises:
+        ConfigError: it is float16, in which small gradients vanish.
+    """
+    refuse_float16(dtype, model_dir, on_gpu=device.type != "cpu")
     if dtype != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
     if device.type == "cpu":
         return torch.float32
     stored = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False).dtype

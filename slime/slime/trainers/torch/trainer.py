@@ -67,8 +67,8 @@ class TorchTrainer:
         loss_fn: from `slime.plugins.losses.load_loss`.
         rank, world_size: of data parallelism; with several, call `ranks.join_ranks` first.
         device: `auto` is CUDA where there is a GPU.
-        dtype: of matrix products; `auto` is float32 on the CPU and the model's own on a GPU. Weights, moments
-            and log-probs are float32.
+        dtype: to compute in, as engines do; `auto` is float32 on the CPU and the model's own on a GPU. What is
+            trained, moments and log-probs are float32.
         lora: with `use_lora` only an adapter is trained, and the reference is the same model without it.
         keep_checkpoints: newest checkpoints that `save` leaves.
         settings: what the loss is offered as `config`; the loss's section by itself unless given.
@@ -114,7 +114,7 @@ class TorchTrainer:
         if trainer.gradient_checkpointing:
             self._policy.checkpoint_activations()
         reference = self._policy.reference() if loss.kl_loss_coef or loss.kl_coef else None
-        self._optimizer = Optimizer(self._policy.parameters(), trainer)
+        self._optimizer = Optimizer(self._policy.parameters(), trainer, self._policy.refresh)
         self._baseline = MovingBaseline(loss.baseline_decay)
         self._reduction = reduction_of(loss)
         self._critic = build_critic(self._policy, self._model_dir, trainer, loss, adapted)
