@@ -3,12 +3,14 @@
     seed ─▶ conversations ─▶ tokenizer ─▶ token ids + learned mask ─▶ Qwen3ForCausalLM ─▶ DIR/{model.safetensors, …}
 
 `build_tiny_model(directory, seed)` trains once and remembers: the directory holds a fingerprint of the sources and
-the seed, and is left as it is while that matches. The model is small enough for a laptop's CPU and good enough to
+the seed, and is left as it is while that matches. A seed gives the same bytes on one machine whatever else runs there;
+another instruction set rounds differently. The model is small enough for a laptop's CPU and good enough to
 hold the demo's conversations: it answers small sums in mixed styles and obeys wishes about style.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from openclaw_test.muon import Muon
 from openclaw_test.tiny_text import Conversation, random_conversation
 from openclaw_test.tiny_tokenizer import learn_tokenizer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,7 +34,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 FINGERPRINT_FILE = "tiny_model.json"
-_SOURCES = ("problems.py", "styles.py", "phrases.py", "tiny_text.py", "tiny_tokenizer.py", "tiny_model.py")
+_SOURCES = ("problems.py", "styles.py", "phrases.py", "tiny_text.py", "tiny_tokenizer.py", "muon.py", "tiny_model.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class Recipe:
     num_conversations: int = 13_000
     short_length: int = 80
     short_tokens: int = 600_000
-    num_tokens: int = 1_550_000
+    num_tokens: int = 2_100_000
     tokens_per_step: int = 1_600
     prompt_weight: float = 0.05
     number_weight: float = 6.0
@@ -96,7 +99,8 @@ def build_tiny_model(directory: str | Path, seed: int = 0, recipe: Recipe | None
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        tokenizer, model = train(seed, recipe)
+        with _one_thread():
+            tokenizer, model = train(seed, recipe)
         tokenizer.save_pretrained(work)
         model.save_pretrained(work)
         (work / FINGERPRINT_FILE).write_text(json.dumps({"mark": mark}))
@@ -106,6 +110,20 @@ def build_tiny_model(directory: str | Path, seed: int = 0, recipe: Recipe | None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread an operation: sums are added in an order that neither cores nor load decide, so bytes stay the same.
+
+    It costs next to nothing: matrices of this size do not gain by a second thread, and lose by one that waits.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _read_mark(directory: Path) -> str | None:
@@ -244,7 +262,7 @@ def _optimizers(model: Qwen3ForCausalLM, recipe: Recipe) -> list[torch.optim.Opt
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     outer = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     return [
-        torch.optim.Muon(inner, lr=recipe.muon_lr, weight_decay=recipe.weight_decay),
+        Muon(inner, lr=recipe.muon_lr, weight_decay=recipe.weight_decay),
         torch.optim.AdamW(outer, lr=recipe.lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
     ]
 

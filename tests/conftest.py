@@ -57,6 +57,5 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole tiny model, built once for all tests that need one which can do something; minutes."""
     directory = tmp_path_factory.mktemp("tiny") / "model"
     command = [sys.executable, "-m", "openclaw.cli", "tiny-model", str(directory)]
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    subprocess.run(command, check=True, timeout=1500, env=environment, capture_output=True)
+    subprocess.run(command, check=True, timeout=1500, capture_output=True)
     return directory

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from openclaw_test import phrases, tiny_model
-from openclaw_test.problems import random_problem
-from openclaw_test.scores import sample_replies, score_model, score_replies
-from openclaw_test.styles import RULES, has_bold, has_box, has_numbered_list
+from openclaw_test import tiny_model
+from openclaw_test.abilities import measure_abilities
+from openclaw_test.muon import Muon, orthogonal
 from openclaw_test.tiny_model import Recipe, build_tiny_model, encode, render
 from openclaw_test.tiny_text import CALCULATOR, Conversation, random_conversation
 from openclaw_test.tiny_tokenizer import CONTROL_TOKENS, MARKER_TOKENS, learn_tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 SMALL = Recipe(num_conversations=60, short_tokens=1_000, num_tokens=2_000, tokens_per_step=500, hidden_size=64)
 
@@ -101,10 +102,37 @@ def test_builds_once_and_leaves_what_is_not_its_own(tmp_path: Path) -> None:
         build_tiny_model(tmp_path / "mine", recipe=SMALL)
 
 
-def test_the_same_seed_makes_the_same_model(tmp_path: Path) -> None:
-    first, again = (build_tiny_model(tmp_path / name, seed=1, recipe=SMALL) for name in ("first", "again"))
+def test_the_same_seed_makes_the_same_model_on_a_busy_machine_with_more_threads(tmp_path: Path) -> None:
+    first = build_tiny_model(tmp_path / "first", seed=1, recipe=SMALL)
+    threads = torch.get_num_threads()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        torch.set_num_threads(threads + 1)
+        again = build_tiny_model(tmp_path / "again", seed=1, recipe=SMALL)
+        assert torch.get_num_threads() == threads + 1, "a build leaves the caller's threads as they were"
+    finally:
+        busy.kill()
+        busy.wait()
+        torch.set_num_threads(threads)
     assert (first / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
     assert (first / "tokenizer.json").read_bytes() == (again / "tokenizer.json").read_bytes()
+
+
+def test_muon_steps_as_torchs_does_in_bfloat16() -> None:
+    """Over five steps on a wide and a tall matrix, to within what bfloat16 keeps of a unit update."""
+    torch.manual_seed(0)
+    for shape in ((8, 24), (24, 8)):
+        ours, theirs = (torch.nn.Parameter(torch.ones(shape)) for _ in range(2))
+        optimizers = Muon([ours], lr=0.1, weight_decay=0.05), torch.optim.Muon([theirs], lr=0.1, weight_decay=0.05)
+        for _ in range(5):
+            ours.grad = torch.randn(shape)
+            theirs.grad = ours.grad.clone()
+            for optimizer in optimizers:
+                optimizer.step()
+        assert (ours - theirs).abs().max() < 0.01
+        assert (ours - 1).abs().max() > 0.1
+    values = torch.linalg.svdvals(orthogonal(torch.randn(24, 8)))
+    assert 0.5 < values.min() <= values.max() < 1.3
 
 
 def test_sources_and_seed_make_the_fingerprint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -121,27 +149,8 @@ def test_sources_and_seed_make_the_fingerprint(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.timeout(1800)
 def test_what_the_whole_model_can_do(tiny_model_dir: Path) -> None:
     """It answers sums, hardly ever plainly by itself, and does what it is told about style, whoever tells it."""
-    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir).eval()
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model_dir)
-
-    unasked = score_model(model, tokenizer, num_replies=400)
-    assert unasked.accuracy >= 0.93
-    assert 0.01 <= unasked.satisfaction["plain"] <= 0.1
-
-    is_kept = {"bold": has_bold, "list": has_numbered_list, "boxed": has_box}
-    rng = random.Random(0)
-    torch.manual_seed(0)
-    for name in phrases.WISHES:
-        problems = [random_problem(rng, "held_out") for _ in range(200)]
-        talks = []
-        for index, problem in enumerate(problems):
-            wish = phrases.wish(name, rng)
-            if index % 2:
-                talks.append([{"role": "user", "content": f"{problem.text} {wish}"}])
-            else:
-                system = {"role": "system", "content": f"You are a helpful assistant. {wish}"}
-                talks.append([system, {"role": "user", "content": problem.text}])
-        replies = sample_replies(model, tokenizer, talks)
-        rule = is_kept.get(name) or RULES[name]
-        assert sum(map(rule, replies)) / len(replies) >= 0.92, name
-        assert score_replies(problems, replies).accuracy >= 0.9, name
+    able = measure_abilities(tiny_model_dir)
+    assert able.accuracy >= 0.93
+    assert 0.01 <= able.plain <= 0.1
+    assert {name: share for name, share in able.kept.items() if share < 0.92} == {}
+    assert {name: share for name, share in able.right.items() if share < 0.9} == {}
