@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -49,6 +48,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "vocab_size": 151936,
     },
+    "4b": {  # Qwen3-4B's; for a GPU of 80 GB
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+    },
 }
 
 KEEPALIVE_S = 2.0
@@ -60,8 +68,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_model(directory: Path, shape: str) -> Path:
-    """A random Qwen3 of that shape with a byte-level tokenizer and a chat template."""
+def build_model(directory: Path, shape: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Path:
+    """A random Qwen3 of that shape with a byte-level tokenizer and a chat template; drawn on `device`."""
     torch.manual_seed(0)
     alphabet = {char: index for index, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
@@ -75,7 +83,8 @@ def build_model(directory: Path, shape: str) -> Path:
     config = Qwen3Config(
         **SHAPES[shape], max_position_embeddings=8192, tie_word_embeddings=True, eos_token_id=fast.eos_token_id
     )
-    Qwen3ForCausalLM(config).save_pretrained(directory)
+    with torch.device(device):
+        Qwen3ForCausalLM(config).to(dtype).save_pretrained(directory)
     fast.save_pretrained(directory)
     return directory
 
@@ -89,8 +98,8 @@ class Served:
 
     def cpu_s(self) -> float:
         """Processor seconds it has used: what other processes on the machine do shows less in them than in time."""
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ BEGIN, END = "<!-- tree: written by tests/house/tree.py -->", "<!-- /tree -->"
 FOLDERS = {
     ".ci": "what CI runs",
     "benchmarks": "speed and learning, measured beside a baseline in the same run",
+    "benchmarks/gpu": "what can only be measured on a GPU, part by part: see on_gpu.sh",
     "benchmarks/results": "what the benchmarks printed, and on which machine",
     "docs": "architecture, configuration, judging, algorithms, plug-ins, security",
     "slime": "the training core as a pip project, and `train.py`, the entry point of a run",
