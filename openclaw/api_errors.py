@@ -17,6 +17,7 @@ _MAX_SHOWN_CHARS = 80
 _MAX_MESSAGE_CHARS = 1_000
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+ENGINE_ERROR = "engine_error"
 
 
 class ApiError(OpenClawError):
@@ -54,6 +55,8 @@ class ApiError(OpenClawError):
         headers = []
         if self.retry_after_s is not None:
             headers.append((b"retry-after", str(max(1, math.ceil(self.retry_after_s))).encode()))
+        if self.code == ENGINE_ERROR:  # the OpenAI clients heed it: the same request would poison the engine again
+            headers.append((b"x-should-retry", b"false"))
         if self.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         return headers
@@ -99,6 +102,6 @@ def as_api_error(error: BaseException) -> ApiError:
         case StoreError():
             return ApiError(503, str(error), type=SERVER, code="store_unavailable", retry_after_s=2.0)
         case OpenClawError():
-            return ApiError(502, str(error), type=SERVER, code="engine_error")
+            return ApiError(502, str(error), type=SERVER, code=ENGINE_ERROR)
         case _:
             return ApiError(500, "the server failed to handle this request; its log says why", type=SERVER)

@@ -18,6 +18,7 @@ from slime.types import Message, SamplingParams
 from openclaw.api_errors import bad_request, shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+MIN_TEMPERATURE = 1e-5
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
@@ -137,7 +138,7 @@ def _sampling(body: dict[str, Any], default_max_tokens: int) -> SamplingParams:
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise bad_request("seed must be an integer", "seed")
     return SamplingParams(
-        temperature=_number(body, "temperature", 1.0, 0.0, 100.0),
+        temperature=_temperature(body),
         top_p=_number(body, "top_p", 1.0, 1e-9, 1.0),
         top_k=_integer(body, "top_k", -1, -1),
         min_p=_number(body, "min_p", 0.0, 0.0, 1.0),
@@ -148,6 +149,14 @@ def _sampling(body: dict[str, Any], default_max_tokens: int) -> SamplingParams:
         stop=_stop(body.get("stop")),
         seed=seed,
     )
+
+
+def _temperature(body: dict[str, Any]) -> float:
+    """Greedy, or large enough that logits divided by it stay finite."""
+    value = _number(body, "temperature", 1.0, 0.0, 100.0)
+    if 0.0 < value < MIN_TEMPERATURE:
+        raise bad_request(f"temperature must be 0 or at least {MIN_TEMPERATURE:g}, not {shown(value)}", "temperature")
+    return value
 
 
 def _stop(stop: Any) -> tuple[str, ...]:

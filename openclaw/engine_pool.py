@@ -1,9 +1,12 @@
-"""Several engines as one: a session stays with its engine, and a dead engine is passed over until it answers again.
+"""Several engines as one: sessions stay with their engine, and a circuit breaker passes over those that do not answer.
 
     generate, stream ─▶ pick: the session's engine, else the least busy ─▶ HttpEngine
                           ▲                                                  │ EngineUnavailable
                           └── nothing has reached the client yet: again, ◀───┘
                               elsewhere or later, while patience lasts
+
+An engine that gives no token and answers no health check for `hung_s` breaks off its requests: what has not begun is
+tried elsewhere. A request at which engines fail, while they answer others, is given up after `MAX_FAULTS` tries.
 
 A session stays where its keys and values are cached. A stream that has begun is never begun again somewhere else: what
 was sent cannot be taken back, so its error goes to the client.
@@ -17,10 +20,11 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from slime.engines.client import HttpEngine
-from slime.errors import EngineError, EngineUnavailable
+from slime.engines.client import ConnectionLost, HttpEngine, NotReached
+from slime.errors import EngineError, EngineFailed, EngineUnavailable
 from slime.protocols import Delta, GenerateRequest
 from slime.types import Completion
 
@@ -30,6 +34,10 @@ PATIENCE_S = 60.0
 """How long a request may wait for an engine before its client is told to come back later."""
 CHECK_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 10.0
+HUNG_S = 20.0
+"""How long an engine may be silent before its requests are broken off."""
+MAX_FAULTS = 3
+"""How often engines may fail at one request before it is the request that is refused."""
 FRESH_S = 2.0
 """A success this recent says that an engine is alive; it need not be asked."""
 _MAX_SESSIONS = 20_000
@@ -37,27 +45,77 @@ _RETRY_AFTER_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
+class _Call:
+    """A request that an engine works on. `is_waiting`: its task waits for the engine, not for the client."""
+
+    task: asyncio.Task[Any]
+    is_waiting: bool = True
+    is_broken_off: bool = False
+
+    def break_off(self) -> None:
+        if not self.is_broken_off:
+            self.is_broken_off = True
+            if self.is_waiting:
+                self.task.cancel()
+
+
+@dataclass(slots=True, eq=False)
 class _Member:
     engine: HttpEngine
     is_alive: bool = True  # until proved otherwise: a request finds out sooner than a probe
-    num_requests: int = 0
     last_success: float = float("-inf")
+    heard_at: float = field(default_factory=time.monotonic)  # any answer, a refusal too
+    calls: set[_Call] = field(default_factory=set)
+    probing: asyncio.Task[bool] | None = None
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.calls)
 
     @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
-        self.num_requests += 1
+    def busy(self) -> Iterator[_Call]:
+        """A call, which ends in EngineUnavailable when the engine turns out to hang."""
+        task = asyncio.current_task()
+        assert task is not None
+        call = _Call(task)
+        self.calls.add(call)
         try:
-            yield
+            yield call
+        except asyncio.CancelledError:
+            if not call.is_broken_off:
+                raise
+            task.uncancel()
+            raise self._hangs() from None
         finally:
-            self.num_requests -= 1
+            self.calls.discard(call)
+
+    def after_pause(self, call: _Call) -> None:
+        """The client took a delta, and the call waits for the engine again."""
+        if call.is_broken_off:
+            raise self._hangs()
+        call.is_waiting = True
+
+    def _hangs(self) -> EngineUnavailable:
+        return EngineUnavailable(f"the engine {self.engine.base_url} hangs: neither tokens nor answers come from it")
+
+    def break_off_if_silent(self, hung_s: float) -> None:
+        if not self.is_alive and self.calls and time.monotonic() - self.heard_at > hung_s:
+            log.warning("engine hangs url=%s requests=%d", self.engine.base_url, len(self.calls))
+            for call in list(self.calls):
+                call.break_off()
+
+    def heard(self) -> None:
+        self.heard_at = self.last_success = time.monotonic()
 
     def succeeded(self) -> None:
-        self.last_success = time.monotonic()
+        self.heard()
         if not self.is_alive:
             self.is_alive = True
             log.info("engine answers again url=%s", self.engine.base_url)
 
     def failed(self, error: EngineError) -> None:
+        if not isinstance(error, ConnectionLost | NotReached):
+            self.heard_at = time.monotonic()
         if self.is_alive:
             self.is_alive = False
             log.warning("engine unavailable url=%s error=%s", self.engine.base_url, error)
@@ -76,7 +134,10 @@ class _Member:
 class EnginePool:
     """Generates on whichever engine fits. Start it in the event loop that uses it, and close it there."""
 
-    def __init__(self, engines: Sequence[HttpEngine], *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, engines: Sequence[HttpEngine], *, patience_s: float = PATIENCE_S, hung_s: float = HUNG_S
+    ) -> None:
+        self._hung_s = hung_s
         self._members = [_Member(engine) for engine in engines]
         self.patience_s = patience_s
         self._homes: OrderedDict[str, _Member] = OrderedDict()
@@ -90,10 +151,17 @@ class EnginePool:
             self._watch.cancel()
             await asyncio.wait([self._watch], timeout=CHECK_EVERY_S)
         for member in self._members:
+            if member.probing is not None:
+                member.probing.cancel()
             await member.engine.close()
 
     async def generate(self, request: GenerateRequest, session_id: str) -> Completion:
-        """Sample a whole reply. Raises EngineUnavailable when no engine could within the pool's patience."""
+        """Sample a whole reply.
+
+        Raises:
+            EngineUnavailable: no engine could within the pool's patience.
+            EngineError: engines fail at this very request.
+        """
         search = _Search(self, request, session_id)
         while True:
             member = await search.member()
@@ -115,14 +183,16 @@ class EnginePool:
             member = await search.member()
             has_begun = False
             try:
-                with member.busy():
+                with member.busy() as call:
                     async with contextlib.aclosing(_generator(member.engine.stream(search.attempt()))) as deltas:
                         async for delta in deltas:
                             if delta.finish_reason == "abort":
                                 raise EngineUnavailable("the engine aborted the reply")
                             has_begun = True
-                            member.last_success = time.monotonic()
+                            member.heard()
+                            call.is_waiting = False
                             yield delta
+                            member.after_pause(call)
             except EngineUnavailable as error:
                 if has_begun:
                     member.failed(error)
@@ -156,11 +226,16 @@ class EnginePool:
         return chosen
 
     async def _watch_members(self) -> None:
+        """Each is probed by itself: one that hangs does not keep the others from being found again."""
         while True:
-            await asyncio.sleep(CHECK_EVERY_S)
+            await asyncio.sleep(min(CHECK_EVERY_S, self._hung_s / 4))
             stale = time.monotonic() - FRESH_S
-            probed = [member for member in self._members if not member.is_alive or member.last_success < stale]
-            await asyncio.gather(*(member.probe(PROBE_TIMEOUT_S) for member in probed))
+            for member in self._members:
+                is_probing = member.probing is not None and not member.probing.done()
+                if not is_probing and (not member.is_alive or member.last_success < stale):
+                    timeout_s = min(PROBE_TIMEOUT_S, self._hung_s / 2)
+                    member.probing = asyncio.get_running_loop().create_task(member.probe(timeout_s))
+                member.break_off_if_silent(self._hung_s)
 
 
 class _Search:
@@ -172,6 +247,7 @@ class _Search:
         self._session_id = session_id
         self._deadline = time.monotonic() + pool.patience_s
         self._num_failures = 0
+        self._num_faults = 0
         self._refused: set[_Member] = set()  # since the last pause
         self._last_error: EngineUnavailable | None = None
 
@@ -188,11 +264,18 @@ class _Search:
         return replace(self._request, request_id=f"{self._request.request_id}-{self._num_failures}")
 
     async def failed(self, member: _Member, error: EngineUnavailable) -> None:
-        """Nothing has reached the client. An engine that refused may only be full: one that is out fails a probe."""
+        """Nothing has reached the client. An engine that refused may only be full: one that is out fails a probe.
+
+        Raises:
+            EngineError: it has failed at this request, whichever had it, often enough to be the request's fault.
+        """
         self._num_failures += 1
         self._last_error = error
         self._refused.add(member)
         log.info("request failed on engine url=%s error=%s", member.engine.base_url, error)
+        self._num_faults += isinstance(error, EngineFailed)
+        if self._num_faults >= MAX_FAULTS:
+            raise EngineError(f"engines failed at this request {self._num_faults} times, last: {error}")
         await member.probe(FRESH_S)
 
     async def _pause(self, seconds: float) -> None:

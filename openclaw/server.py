@@ -108,7 +108,7 @@ async def serve(config: Config) -> None:
             urls = [f"http://127.0.0.1:{port}"]
             engine_log = config.server.rl_buffer_dir / "logs" / "engine.log"
             own_engine = OwnEngine(config.model, config.engine, port, engine_log)
-        pool = EnginePool([_client(url, config.engine) for url in urls])
+        pool = EnginePool([_client(url, config.engine) for url in urls], hung_s=config.engine.engine_hung_s)
         app = App(
             model,
             pool,

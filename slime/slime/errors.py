@@ -11,6 +11,7 @@ OpenClawError
 │   └── CorruptRecord      what is stored is not what was given; it is never trained
 ├── EngineError            an engine did not do what it was asked
 │   ├── EngineUnavailable  not reachable, or too busy: try again later
+│   │   ├── EngineFailed   took the request and failed at it: the request may be why
 │   │   └── EngineKilled   a signal ended it while it was starting
 │   └── EngineRejected     refused the request: trying again is useless
 ├── WeightsError           weights or a checkpoint that must not be loaded
@@ -69,6 +70,10 @@ class EngineUnavailable(EngineError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class EngineFailed(EngineUnavailable):
+    """The engine took the request and answered 500, or broke off: the engine may be ill, or the request poison."""
 
 
 class EngineKilled(EngineUnavailable):

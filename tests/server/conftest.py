@@ -14,7 +14,7 @@ import pytest
 import torch
 from openclaw_test.tiny_tokenizer import learn_tokenizer
 from safetensors.torch import save_file
-from server_rig import ADMIN_KEY, MAX_CONTEXT, Replies, Rig, StartRig, listening
+from server_rig import ADMIN_KEY, MAX_CONTEXT, Hangable, Replies, Rig, StartRig, listening
 from slime.chat import ChatFormat
 from slime.config.sections import LoraConfig
 from slime.engines.client import HttpEngine
@@ -53,6 +53,7 @@ async def start(model_dir: Path, tmp_path: Path) -> AsyncIterator[StartRig]:
             capture: bool = True,
             num_engines: int = 1,
             patience_s: float = 2.0,
+            hung_s: float = 20.0,
             token_delay_s: float = 0.0,
             buffer_dir: Path | None = None,
             lora: LoraConfig = LoraConfig(),
@@ -61,15 +62,16 @@ async def start(model_dir: Path, tmp_path: Path) -> AsyncIterator[StartRig]:
             **app_options: Any,
         ) -> Rig:
             script = [replies] if isinstance(replies, str) else replies
-            cores, urls = [], []
+            cores, urls, engine_apps = [], [], list[Hangable]()
             for _ in range(num_engines):
                 core = ScriptedCore(Script(script, model_dir), token_delay_s=token_delay_s, is_incremental=True)
                 cores.append(core)
-                urls.append(await stack.enter_async_context(listening(ScriptedApp(core))))
+                engine_apps.append(Hangable(ScriptedApp(core)))
+                urls.append(await stack.enter_async_context(listening(engine_apps[-1])))
             store = Store.open(buffer_dir or tmp_path / "buffer") if capture else None
             keeper = CaptureOn(store) if store is not None else CaptureOff()
             await keeper.restore()
-            pool = EnginePool([HttpEngine(url) for url in urls], patience_s=patience_s)
+            pool = EnginePool([HttpEngine(url) for url in urls], patience_s=patience_s, hung_s=hung_s)
             await pool.start()
             stack.push_async_callback(keeper.close)
             stack.push_async_callback(pool.close)
@@ -80,7 +82,7 @@ async def start(model_dir: Path, tmp_path: Path) -> AsyncIterator[StartRig]:
             json_headers = {"content-type": "application/json"}
             http = httpx.AsyncClient(base_url=url, timeout=20, headers=json_headers)
             await stack.enter_async_context(http)
-            return Rig(url, cores, store, keeper, pool, app, http, urls)
+            return Rig(url, cores, store, keeper, pool, app, http, urls, engine_apps)
 
         yield start_rig
 

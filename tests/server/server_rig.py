@@ -58,6 +58,28 @@ async def listening(app: Any, max_connections: int = 1000) -> AsyncIterator[str]
             await asyncio.wait_for(task, 10)
 
 
+class Hangable:
+    """An application that stops answering, in the middle of streams too, while `is_hung`; connections stay open."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
+
+    def hang(self) -> None:
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_later(event: Any) -> None:
+            await self._goes_on.wait()
+            await send(event)
+
+        await self._app(scope, receive, send_later)
+
+
 @dataclass
 class Rig:
     """A running server and what stands behind it."""
@@ -70,6 +92,7 @@ class Rig:
     app: App
     http: httpx.AsyncClient
     engine_urls: list[str] = field(default_factory=list)
+    engine_apps: list[Hangable] = field(default_factory=list)
 
     @property
     def engine(self) -> ScriptedCore:

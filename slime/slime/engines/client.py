@@ -36,7 +36,7 @@ from tenacity import (
 from slime.engines import dialect
 from slime.engines.adapters import AdapterVersions, Loaded, labelled, labelled_delta, superseded
 from slime.engines.dialect import PauseMode
-from slime.errors import EngineError, EngineRejected, EngineUnavailable
+from slime.errors import EngineError, EngineFailed, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, GenerateRequest, TokenScores
 from slime.types import Completion
 
@@ -49,8 +49,12 @@ _MAX_EVENT_BYTES = 64 * 1024 * 1024
 _ATTEMPTS = 3
 
 
-class _ConnectionLost(EngineUnavailable):
+class ConnectionLost(EngineFailed):
     """The exchange broke off: whether the engine still works on the request is unknown."""
+
+
+class NotReached(EngineUnavailable):
+    """Nobody took the connection: the engine knows nothing of the request."""
 
 
 class HttpEngine:
@@ -118,7 +122,7 @@ class HttpEngine:
         adapter, version = await self._answering(request.adapter)
         try:
             raw = await self._post("/generate", dialect.generate_body(request, adapter=adapter), self._timeout_s)
-        except (asyncio.CancelledError, _ConnectionLost):
+        except (asyncio.CancelledError, ConnectionLost):
             self._abort_soon(request.request_id)
             raise
         return labelled(dialect.parse_completion(dialect.read_object(raw)), version)
@@ -141,9 +145,9 @@ class HttpEngine:
                         yield delta
                     if not runs_on:
                         return
-            raise _ConnectionLost("the engine ended the stream before the reply was finished")
+            raise ConnectionLost("the engine ended the stream before the reply was finished")
         except (EngineRejected, EngineUnavailable) as error:
-            runs_on = isinstance(error, _ConnectionLost)
+            runs_on = isinstance(error, ConnectionLost)
             raise
         finally:
             if runs_on:
@@ -285,9 +289,9 @@ class HttpEngine:
                     raise dialect.read_error(response.status, raw)
                 return raw
         except TimeoutError:
-            raise _ConnectionLost(f"{self.base_url}{path} took longer than {timeout_s:g} s") from None
+            raise ConnectionLost(f"{self.base_url}{path} took longer than {timeout_s:g} s") from None
         except aiohttp.ClientError as error:
-            raise _ConnectionLost(f"{self.base_url}{path}: {error or type(error).__name__}") from error
+            raise _lost(f"{self.base_url}{path}", error) from error
 
     async def _events(self, path: str, body: bytes) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a stream up to [DONE], or up to where it breaks off."""
@@ -311,9 +315,9 @@ class HttpEngine:
                         raise EngineError(f"{url}: an event of more than {_MAX_EVENT_BYTES} bytes")
         except TimeoutError as error:
             limit = f"no token for {self._stall_s:g} s" if isinstance(error, aiohttp.SocketTimeoutError) else "too long"
-            raise _ConnectionLost(f"{url}: {limit}") from None
+            raise ConnectionLost(f"{url}: {limit}") from None
         except aiohttp.ClientError as error:
-            raise _ConnectionLost(f"{url}: {error or type(error).__name__}") from error
+            raise _lost(url, error) from error
 
     async def _control(self, path: str, body: dict[str, Any]) -> None:
         await self._retried(path, orjson.dumps(body))
@@ -351,3 +355,8 @@ class HttpEngine:
                 await self._post("/abort_request", body, self._connect_s)
 
         self._in_background(abort())
+
+
+def _lost(url: str, error: aiohttp.ClientError) -> EngineUnavailable:
+    kind = NotReached if isinstance(error, aiohttp.ClientConnectorError) else ConnectionLost
+    return kind(f"{url}: {error or type(error).__name__}")

@@ -12,11 +12,12 @@ from typing import Any
 import orjson
 
 from slime.engines.dialect.versions import version_from_wire
-from slime.errors import EngineError, EngineRejected, EngineUnavailable
+from slime.errors import EngineError, EngineFailed, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, TokenScores
 from slime.types import Completion, VersionSpan
 
 Json = dict[str, Any]
+_BUSY = (429, 502, 503, 504)
 
 
 def read_error(status: int, raw: bytes) -> EngineError:
@@ -42,7 +43,8 @@ def _typed_error(status: int, message: str) -> EngineError:
         return EngineRejected(f"the engine wants a token: set ENGINE_TOKEN ({message})", status)
     if 400 <= status < 500 and status != 429:
         return EngineRejected(f"the engine refused: {message}", status)
-    return EngineUnavailable(f"the engine answered {status}: {message}")
+    kind = EngineUnavailable if status in _BUSY else EngineFailed
+    return kind(f"the engine answered {status}: {message}")
 
 
 def read_object(raw: bytes) -> Json:

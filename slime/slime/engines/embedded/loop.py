@@ -55,6 +55,7 @@ class EngineLoop:
         self.num_steps = 0
         self.num_generated = 0
         self.is_paused = False
+        self.paused_at = 0.0
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self._deliver, self._find_stop = deliver, find_stop
@@ -119,7 +120,7 @@ class EngineLoop:
 
     def pause(self, mode: PauseMode) -> None:
         """Stop stepping. retract: give up the running sequences' keys and values, to be computed anew."""
-        self.is_paused = True
+        self.is_paused, self.paused_at = True, time.monotonic()
         if mode == "abort":
             self.abort(lambda sequence: True)
         elif mode == "retract":

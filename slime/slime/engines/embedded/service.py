@@ -36,6 +36,8 @@ from slime.errors import EngineRejected, EngineUnavailable, WeightsError
 from slime.types import SamplingParams
 from slime.weights import fingerprint, read_adapter, read_weights, verify_adapter, verify_weights
 
+LONGEST_PAUSE_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -257,12 +259,14 @@ class EngineService:
         return LiveAdapter(call.wire_name, version, call.path, next(self._adapter_keys), pairs)
 
     async def is_healthy(self, timeout_s: float) -> bool:
-        """Whether a token comes out in time; a paused engine only has to answer."""
+        """Whether a token comes out in time. A pause as short as a weight update's only has to be answered in."""
         if not self.loop.is_alive:
             return False
         try:
             async with asyncio.timeout(timeout_s):
                 if self.loop.is_paused:
+                    if time.monotonic() - self.loop.paused_at > LONGEST_PAUSE_S:
+                        return False  # whoever paused it does not come back
                     await asyncio.wrap_future(self.loop.call(lambda: None))
                     return True
                 sampling = SamplingParams(temperature=0.0, max_new_tokens=1)
