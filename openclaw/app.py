@@ -43,6 +43,7 @@ _METHODS = {
 
 
 MAX_FEEDBACK_AT_ONCE = 64
+_MAX_SHOWN_PATH = 200
 
 
 class App:
@@ -84,18 +85,18 @@ class App:
             pass
         except (Exception, asyncio.CancelledError) as error:
             if not isinstance(error, OpenClawError | asyncio.CancelledError):
-                log.exception("request failed path=%s", exchange.path)
+                log.exception("request failed path=%s", exchange.path[:_MAX_SHOWN_PATH])
             if exchange.is_started:
                 return  # an answer that cannot be finished: the connection is cut
             answer = as_api_error(error)
-            log.info("refused path=%s status=%d error=%s", exchange.path, answer.status, answer)
+            log.info("refused path=%s status=%d error=%s", exchange.path[:_MAX_SHOWN_PATH], answer.status, answer)
             await exchange.answer(answer.status, answer.body(), answer.headers())
 
     async def _route(self, exchange: Exchange) -> None:
         self._gate.check_source(exchange)
         path = exchange.path if exchange.path == "/" else exchange.path.rstrip("/")
         if path not in _METHODS:
-            raise ApiError(404, f"no endpoint {exchange.method} {exchange.path}", code="unknown_url")
+            raise ApiError(404, f"no endpoint {exchange.method} {exchange.path[:_MAX_SHOWN_PATH]}", code="unknown_url")
         if exchange.method == "OPTIONS" and "origin" in exchange.headers:
             return await exchange.answer(204, b"", self._gate.preflight())
         if exchange.method not in _METHODS[path]:

@@ -103,10 +103,11 @@ def export_conversations(
     session: Annotated[list[str] | None, typer.Option(metavar="ID", help="only this one; may be repeated")] = None,
 ) -> None:
     """Write stored conversations as JSON lines, losing nothing of a turn: the format that DATA_PATH reads."""
+    from slime.private_files import open_private
     from slime.rollout.transfer import check_store, write_sessions
 
     check_store(buffer)
-    with out.open("wb") if out else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as file:
+    with open_private(out, truncate=True) if out else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as file:
         number = asyncio.run(write_sessions(buffer, session or (), file))
     print(f"{number} conversations written", file=sys.stderr)
 

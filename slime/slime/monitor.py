@@ -10,6 +10,7 @@ unless `use_wandb` is set, and then only where WANDB_MODE says; it is offline un
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -21,10 +22,14 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
+from slime.private_files import make_private_dir, open_private
+
 OURS = ("slime", "openclaw", "openclaw_rl", "openclaw_opd", "openclaw_combine", "openclaw_test")
 """The loggers that `configure_logging` speaks for."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_MAX_LINE = 2_000
+_MAX_TRACEBACK_LINES = 60
 log = logging.getLogger(__name__)
 
 PUBLISHED_NAMES = (
@@ -45,16 +50,40 @@ def configure_logging(level: str = "info", log_file: Path | None = None) -> None
         RichHandler(console=console, show_path=False) if console.is_terminal else logging.StreamHandler()
     ]
     if log_file is not None:
-        log_file.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
+        handlers.append(logging.StreamHandler(io.TextIOWrapper(open_private(log_file), encoding="utf-8")))
     for handler in handlers:
+        handler.addFilter(_one_line)
         if not isinstance(handler, RichHandler):
-            handler.setFormatter(logging.Formatter(_FORMAT))
+            handler.setFormatter(_Formatter(_FORMAT))
     for name in OURS:
         logger = logging.getLogger(name)
         logger.setLevel(level.upper())
         logger.propagate = False
         logger.handlers = list(handlers)
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    """Paths, ids and errors hold what clients sent: a line of the log is one line, of a bounded length."""
+    message = record.getMessage()
+    if len(message) > _MAX_LINE or not message.isprintable():
+        record.msg, record.args = escaped(message), ()
+    return True
+
+
+def escaped(text: str, limit: int = 2_000) -> str:
+    """The text without control characters, e.g. `a\\nb` for two lines, and no longer than `limit`."""
+    shown = text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
+    )
+
+
+class _Formatter(logging.Formatter):
+    """Tracebacks keep their lines, indented, so that none of them looks like a line of ours."""
+
+    def formatException(self, ei: Any) -> str:
+        lines = super().formatException(ei).splitlines()[-_MAX_TRACEBACK_LINES:]
+        return "\n".join(f"    | {escaped(line)}" for line in lines)
 
 
 class Monitor:
@@ -73,9 +102,9 @@ class Monitor:
         wandb_project: str = "",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_private_dir(run_dir)
         self.run_dir = run_dir
-        self._file = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._file = io.TextIOWrapper(open_private(run_dir / "metrics.jsonl"), encoding="utf-8")
         self._wandb = _start_wandb(run_dir, run_name, wandb_project, settings or {}) if use_wandb else None
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:

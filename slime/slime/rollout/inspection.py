@@ -31,6 +31,7 @@ from slime.judging.rule import RuleJudge
 from slime.judging.teacher import NoLesson, Teacher
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import ROLLOUT
+from slime.private_files import make_private_dir, write_private
 from slime.rollout.hindsight import adapter_of, hint_source
 from slime.store import Store
 from slime.store.store import FILE_NAME
@@ -67,11 +68,11 @@ def main(rollout: Callable[..., Any], prog: str, arguments: Sequence[str] | None
     except OpenClawError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    output_dir.mkdir(parents=True, exist_ok=True)
+    make_private_dir(output_dir)
     for number, (turn_id, group) in enumerate(found.samples.items(), 1):
         shown = as_json(turn_id, group)
         path = output_dir / f"sample-{number:04d}.json"
-        path.write_text(json.dumps(shown, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_private(path, json.dumps(shown, ensure_ascii=False, indent=1) + "\n")
         print(f"{path}  turn={turn_id} reward={shown['reward']:g} trained={shown['trained']} taught={shown['taught']}")
     for turn_id, reason in found.excluded.items():
         print(f"no sample   turn={turn_id} {reason}")

@@ -11,6 +11,7 @@ A file that an earlier version wrote gets what is new when it is opened; nothing
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -156,7 +157,11 @@ def prepare(path: Path) -> None:
     Raises:
         ConfigError: the file is not a turn store, or a newer program wrote it.
     """
+    if path.is_symlink():
+        raise ConfigError(f"{path} is a symbolic link; name the directory that the database lies in")
     path.touch(mode=0o600)
+    if path.stat().st_mode & 0o077 and path.stat().st_uid == os.geteuid():
+        path.chmod(0o600)  # of an earlier version, or copied; its journals get the same mode
     try:
         connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
         try:

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from slime.errors import ConfigError, CorruptRecord, StoreError, StoreUnavailable
+from slime.private_files import check_private_dir, make_private_dir
 from slime.store import leases, notes, opinions, reads, writes
 from slime.store.lineage import Lineage, read_ancestors
 from slime.store.lock import ServerLock
@@ -84,7 +85,9 @@ class Store:
         """
         path = _locate(location)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_dir(path.parent)
+            if appends:
+                check_private_dir(path.parent, "--rl-buffer-dir")
             lock = ServerLock(path) if appends else None
             try:
                 prepare(path)
