@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 import math
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from slime.config.loader import resolve
 from slime.config.sections import Config, JudgeConfig
 from slime.errors import PluginError
 from slime.judging.plugin import PluginJudge
@@ -81,7 +83,9 @@ def classifier_dir(tmp_path: Path) -> Path:
 async def test_the_published_reward_model(classifier_dir, turn):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    settings = plugin_settings(Config(judge=JudgeConfig(judge_model_path=str(classifier_dir))))
+    settings = plugin_settings(
+        Config(judge=JudgeConfig(prm_model_path=str(classifier_dir), judge_model_path="/models/judge"))
+    )
     verdict = await PluginJudge(load_reward(f"{PUBLISHED}/custom_rm.py", settings), timeout_s=30).judge(turn)
     model = AutoModelForSequenceClassification.from_pretrained(classifier_dir, dtype=torch.bfloat16)
     text = "Prompt: two plus two\nResponse: four\nOutcome: thanks, perfect"
@@ -93,9 +97,33 @@ async def test_the_published_reward_model(classifier_dir, turn):
     assert verdict.judge == "plugin"
 
 
+@pytest.fixture
+def printed(tmp_path: Path, shared_dir: Path) -> Path:
+    """custom_rm.py as its page prints it."""
+    page = (shared_dir / "published/001_1a6e1522e92874f4.txt").read_text(encoding="utf-8")
+    (source,) = re.findall(r"^# my_method/custom_rm\.py\n.*?return CustomPRM\(.*?\)\n", page, re.DOTALL | re.MULTILINE)
+    return plugin(tmp_path, source)
+
+
+async def test_the_printed_reward_model_has_its_own_path_and_the_judge_its_own(classifier_dir, printed, turn):
+    environ = {"PRM_MODEL_PATH": str(classifier_dir), "JUDGE_MODEL_PATH": "/models/judge"}
+    config = resolve(["--custom-rm-path", str(printed), "--judge", "llm"], environ).config
+    assert (config.judge.prm_model_path, config.judge.judge_model_path) == (str(classifier_dir), "/models/judge")
+    verdict = await PluginJudge(load_reward(str(printed), plugin_settings(config)), timeout_s=30).judge(turn)
+    assert 0 < verdict.score < 1
+
+
+def test_the_printed_reward_model_without_a_path_is_one_line(printed):
+    with pytest.raises(PluginError) as raised:
+        load_reward(str(printed), plugin_settings(Config()))
+    line = str(raised.value)
+    assert line.endswith("needs a reward model; give --prm-model-path or PRM_MODEL_PATH")
+    assert "\n" not in line
+
+
 async def test_the_published_reward_class(tmp_path, turn):
     (tmp_path / "words.json").write_text(json.dumps({"thanks,": 1.0, "perfect": 0.5, "wrong": -1.0}))
-    verdict = await judge(f"{PUBLISHED}/custom_reward.py", {"judge_model_path": str(tmp_path)}).judge(turn)
+    verdict = await judge(f"{PUBLISHED}/custom_reward.py", {"prm_model_path": str(tmp_path)}).judge(turn)
     assert verdict.score == 1.5
 
 
@@ -113,7 +141,7 @@ async def test_a_class_that_only_knows_batches(tmp_path, turn):
                 return torch.tensor([len(row["feedback"]) + self.bonus for row in rows])
         """,
     )
-    verdict = await judge(file, {"judge_model_path": "abc"}).judge(turn)
+    verdict = await judge(file, {"prm_model_path": "abc"}).judge(turn)
     assert verdict.score == len("thanks, perfect") + 3
 
 
@@ -148,10 +176,10 @@ def test_it_is_a_judge(tmp_path):
 
 
 def test_a_reward_model_that_cannot_be_built_is_said_at_start_up(tmp_path):
-    with pytest.raises(PluginError, match="needs a reward model; give --judge-model-path or PRM_MODEL_PATH"):
+    with pytest.raises(PluginError, match="needs a reward model; give --prm-model-path or PRM_MODEL_PATH"):
         judge(f"{PUBLISHED}/custom_reward.py")
-    with pytest.raises(PluginError, match=r"get_reward_model: KeyError: 'prm_model_path'"):
-        judge(f"{PUBLISHED}/custom_rm.py")
+    with pytest.raises(PluginError, match="needs a reward model; give --prm-model-path or PRM_MODEL_PATH"):
+        judge(f"{PUBLISHED}/custom_rm.py", plugin_settings(Config()))
     file = plugin(tmp_path, "class CustomRewardModel:\n    def nothing(self): ...\n")
     with pytest.raises(PluginError, match="CustomRewardModel has none of score, compute_reward, reward"):
         judge(file)

@@ -135,6 +135,10 @@ def judge_directory(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
     return {"judge.judge_model_path": value, "judge.judge": "llm"}, f"taken as --judge llm --judge-model-path {value}"
 
 
+def reward_model(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
+    return {"judge.prm_model_path": value}, f"taken as --prm-model-path {value}"
+
+
 def judge_model(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
     """A directory, or the name of a model that somebody serves: `gpt-4`."""
     name = str(value)

@@ -23,12 +23,12 @@ from slime.config.alias_rules import (
     becomes,
     evaluation_every,
     factor_of,
-    judge_directory,
     judge_model,
     method,
     needless,
     refused,
     remark,
+    reward_model,
     same_as,
     samples_to_updates,
     switches,
@@ -104,7 +104,7 @@ _flag, _env, _yaml = (functools.partial(Alias, where) for where in ("flag", "env
 _TABLE: list[Alias] = [
     # flags of the published launch scripts
     _flag("--num-rollout-workers", "judge", "`--num-judge-workers`", becomes("judge.num_judge_workers")),
-    _flag("--rm-checkpoint", "judge", "`--judge llm --judge-model-path`", judge_directory),
+    _flag("--rm-checkpoint", "judge", "`--prm-model-path`", reward_model),
     _flag("--reward-aggregation", "judge", "`majority`, always", _BY_MAJORITY),
     _flag("--lr-warmup-samples", "trainer", "`--lr-warmup-steps`, divided by the batch", samples_to_updates),
     _flag("--ppo-clip-ratio", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),

@@ -114,3 +114,7 @@ SERVES = Condition("a run that serves, without --data-path", lambda config: bool
 SGLANG = Condition("--backend sglang", lambda config: config.engine.backend == "sglang")
 GPU = Condition("--train-gpus", lambda config: bool(config.cluster.train_gpus) and config.model.device != "cpu")
 WANDB = Condition("--use-wandb", lambda config: bool(config.monitor.use_wandb))
+PRM = Condition(
+    "--custom-rm-path, or no other judge",
+    lambda config: bool(config.plugin.custom_rm_path) or config.judge.judge_model_path == config.judge.prm_model_path,
+)

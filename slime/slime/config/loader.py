@@ -167,7 +167,11 @@ def _implied(values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
     """Settings that nobody wrote but that another one makes plain: (path, value, path of the reason)."""
     implied: list[tuple[str, Any, str]] = []
     if not values.get("plugin.custom_rm_path"):
-        implied += [("judge.judge", "llm", reason) for reason in ("judge.judge_model_path", "judge.judge_url")]
+        judged_by = ["judge.judge_model_path", "judge.judge_url"]
+        if not any(values.get(path) for path in (*judged_by, "judge.judge_model")):  # a published name of a judge
+            implied.append(("judge.judge_model_path", values.get("judge.prm_model_path"), "judge.prm_model_path"))
+            judged_by.append("judge.prm_model_path")
+        implied += [("judge.judge", "llm", reason) for reason in judged_by]
     for reason, count in (("cluster.train_gpus", "num_train_ranks"), ("cluster.rollout_gpus", "num_engines")):
         gpus = [gpu for gpu in values.get(reason, "").split(",") if gpu.strip()]
         implied.append((f"cluster.{count}", len(gpus), reason))

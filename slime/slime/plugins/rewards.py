@@ -28,6 +28,8 @@ from slime.types import Message, Turn
 
 _METHODS = ("score", "compute_reward", "reward")
 _BATCH_METHOD = "batch_compute_rewards"
+_MODEL_PATHS = ("prm_model_path", "checkpoint_path", "model_path")
+"""What published files call the directory of their model."""
 
 
 @dataclass
@@ -116,22 +118,37 @@ def _is_factory(function: Callable[..., Any]) -> bool:
 
 
 def _build(factory: Callable[..., Any], settings: Mapping[str, Any], where: str) -> Any:
-    offered = {**settings, "config": settings, "args": SimpleNamespace(**settings)}
-    offered["model_path"] = offered["checkpoint_path"] = settings.get("judge_model_path", "")
+    model_path = str(settings.get("prm_model_path", ""))
+    seen = settings if model_path else _WithoutModel(settings)
+    offered = {**settings, "config": seen, "args": SimpleNamespace(**settings)}
+    offered |= dict.fromkeys(_MODEL_PATHS, model_path)
     role = f"{where}: what is called get_reward_model builds a reward model; what scores a turn is called reward"
     is_named_so = getattr(factory, "__name__", "") == "get_reward_model"
     call = NamedCall.match(factory, same(*offered), where=role if is_named_so else where)
-    missing = {"checkpoint_path", "prm_model_path", "model_path"} & call.asks_for
-    if missing and not settings.get("judge_model_path"):
-        raise PluginError(
-            f"{where}: {describe(factory)} needs a reward model; give --judge-model-path or PRM_MODEL_PATH"
-        )
+    needed = PluginError(f"{where}: {describe(factory)} needs a reward model; give --prm-model-path or PRM_MODEL_PATH")
+    if call.asks_for & set(_MODEL_PATHS) and not model_path:
+        raise needed
     try:
         return call(offered)
+    except _NoModelError:
+        raise needed from None
     except Exception as error:  # the user's own code: anything may come out of it
         message = " ".join(str(error).split())
         remedy = "; write it into that file" if isinstance(error, NameError) else ""
         raise PluginError(f"{where}: {describe(factory)}: {type(error).__name__}: {message}{remedy}") from error
+
+
+class _NoModelError(Exception):
+    """A factory read the path of a reward model, and there is none."""
+
+
+class _WithoutModel(dict[str, Any]):
+    """The settings where no reward model is named: `config["prm_model_path"]` says so; `.get` gives an empty text."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name in _MODEL_PATHS[:2]:
+            raise _NoModelError
+        return super().__getitem__(name)
 
 
 def _method(found: Any, where: str) -> Callable[..., Any]:

@@ -12,8 +12,7 @@ _PUBLISHED = {
     "kl_coeff": "kl_loss_coef",
     "binary_weight": "w_rl",
     "opd_weight": "w_opd",
-    "prm_model_path": "judge_model_path",
-    "checkpoint_path": "judge_model_path",
+    "checkpoint_path": "prm_model_path",
 }
 """What published plug-in files call a setting → what we call it."""
 
