@@ -41,14 +41,11 @@ def advantages_over_turns(
     *,
     gamma: float,
     lambda_: float,
-    values_beyond: Sequence[float] | None = None,
 ) -> list[float]:
     """Generalised advantages of turns that form trees.
 
     Args:
         goes_on_from: the index of the turn before each; None where it is the first.
-        values_beyond: v_{k+1} of turns that nothing here goes on from: the critic's value of what follows elsewhere, 0
-            where a session ends or there is no critic. Default: 0.
 
     >>> advantages_over_turns([1.0, 0.0, 2.0], [0.0] * 3, [None, 0, 0], gamma=0.5, lambda_=1.0)
     [1.5, 0.0, 2.0]
@@ -60,8 +57,7 @@ def advantages_over_turns(
     advantages = [0.0] * len(rewards)
     for index in last_first(goes_on_from):
         after = following[index]
-        beyond = 0.0 if values_beyond is None else values_beyond[index]
-        value_after = statistics.fmean(values[i] for i in after) if after else beyond
+        value_after = statistics.fmean(values[i] for i in after) if after else 0.0
         later = statistics.fmean(advantages[i] for i in after) if after else 0.0
         advantages[index] = rewards[index] + gamma * value_after - values[index] + gamma * lambda_ * later
     return advantages

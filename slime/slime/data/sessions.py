@@ -5,8 +5,8 @@
     t1 ─▶ t2 ─▶ t3      t2 scored nothing, or is in another batch: t3 goes on from t1
       └─▶ t2′           a reply that was regenerated goes on from t1 as well, never from t2
 
-A step is from one scored turn of the batch to the next. What falls into another batch is not looked for: for rewards a
-session is cut there, and what a critic says of the rest stands in for it (`slime.data.estimates`).
+A step is from one scored turn of the batch to the next. What falls into another batch is not looked for: the session is
+cut there, and its last turn here counts as its end.
 """
 
 from __future__ import annotations
