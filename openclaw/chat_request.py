@@ -19,6 +19,8 @@ from openclaw.api_errors import bad_request, shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MIN_TEMPERATURE = 1e-5
+MAX_MESSAGES, MAX_TOOLS, MAX_PARTS = 4_096, 1_024, 4_096
+"""Of one request, and text parts and tool calls of one message: what clients send is a tenth of it."""
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
@@ -49,6 +51,8 @@ def parse_chat_request(body: dict[str, Any], default_max_tokens: int) -> ChatReq
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise bad_request("messages must be a list with at least one message", "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise bad_request(f"{len(messages)} messages are more than the {MAX_MESSAGES} of one request", "messages")
     for index, message in enumerate(messages):
         _check_message(message, f"messages[{index}]")
     tools = _tools(body)
@@ -78,6 +82,8 @@ def _check_message(message: Any, where: str) -> None:
         raise bad_request(f"role {shown(role)} is not one of {', '.join(ROLES)}{hint}", f"{where}.role")
     content = message.get("content")
     if isinstance(content, list):
+        if len(content) > MAX_PARTS:
+            raise bad_request(f"a message takes {MAX_PARTS} parts, not {len(content)}", f"{where}.content")
         for index, part in enumerate(content):
             _check_part(part, f"{where}.content[{index}]")
     elif content is None and role != "assistant":
@@ -88,6 +94,8 @@ def _check_message(message: Any, where: str) -> None:
     if calls is not None:
         if not isinstance(calls, list):
             raise bad_request("tool_calls must be a list", f"{where}.tool_calls")
+        if len(calls) > MAX_PARTS:
+            raise bad_request(f"a message takes {MAX_PARTS} tool calls, not {len(calls)}", f"{where}.tool_calls")
         for index, call in enumerate(calls):
             _check_call(call, f"{where}.tool_calls[{index}]")
 
@@ -120,6 +128,8 @@ def _tools(body: dict[str, Any]) -> list[dict[str, Any]]:
         raise bad_request("functions are no longer supported; use tools", "functions")
     if not isinstance(tools, list):
         raise bad_request("tools must be a list", "tools")
+    if len(tools) > MAX_TOOLS:
+        raise bad_request(f"{len(tools)} tools are more than the {MAX_TOOLS} of one request", "tools")
     for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or tool.get("type", "function") != "function":

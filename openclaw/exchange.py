@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import orjson
+from slime.chat.nesting import MAX_DEPTH, is_too_deep
 
 from openclaw.admission import GRACE_S, Body
 from openclaw.api_errors import ApiError, bad_request
@@ -207,4 +208,6 @@ def json_object(raw: bytes) -> dict[str, Any]:
         raise bad_request(f"the request's body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise bad_request("the request's body must be a JSON object")
+    if is_too_deep(value):
+        raise bad_request(f"the request's body is nested more than {MAX_DEPTH} deep")
     return value

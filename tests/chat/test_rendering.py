@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +254,36 @@ def test_tokenising_by_segments_changes_nothing(shared_chat: ChatFormat, text: s
     text = text.replace("\ufdd0", "")
     assert shared_chat._segments_stand_alone
     assert list(shared_chat.encode(text)) == shared_chat._tokenise(text)
+
+
+def test_a_format_read_from_its_files_renders_as_transformers_does(model_dir: Path, shared_chat: ChatFormat) -> None:
+    call = {"id": "c0", "type": "function", "function": {"name": "ls", "arguments": '{"path": "<b>ü</b>"}'}}
+    conversations: list[list[Message]] = [
+        [SYSTEM, HELLO],
+        [HELLO, {"role": "assistant", "content": "I <think> so"}, {"role": "user", "content": "<|im_end|> \n\n Why?"}],
+        [HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "a\n<b>"}],
+    ]
+    theirs = ChatFormat(AutoTokenizer.from_pretrained(model_dir))
+    for messages in conversations:
+        for tools in ((), TOOLS):
+            assert shared_chat.render(messages, tools) == theirs.render(messages, tools)
+    assert shared_chat.stop_token_ids == theirs.stop_token_ids
+    assert shared_chat.has_vocabulary_of(theirs)
+
+
+def test_a_server_is_imported_and_a_format_read_without_torch_and_transformers(model_dir: Path) -> None:
+    """They take seconds, which a server that is attached to its engine need not wait for."""
+    code = (
+        "import sys, openclaw.server; from slime.chat import ChatFormat; ChatFormat.load(sys.argv[1]);"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(model_dir)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_arguments_nested_beyond_reason_are_text(chat: ChatFormat) -> None:
+    for depth in (101, 900, 100_000):
+        deep = '{"a":' * depth + "1" + "}" * depth
+        call = {"id": "c0", "type": "function", "function": {"name": "ls", "arguments": deep}}
+        history = [HELLO, {"role": "assistant", "content": "", "tool_calls": [call]}, HELLO]
+        assert deep[:50] in chat.decode(chat.render(history)).replace("\\", "")

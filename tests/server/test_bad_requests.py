@@ -76,6 +76,45 @@ async def test_a_wrong_field_is_named(start: StartRig, stream: bool) -> None:
     assert await rig.store.recent(1) == []
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        value = {"properties": value}
+    return value
+
+
+async def test_what_is_nested_beyond_reason_is_refused_or_served_and_never_a_fault(start: StartRig) -> None:
+    rig = await start()
+    deep = '{"a":' * 5_000 + "1" + "}" * 5_000
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": deep}}
+    result = {"role": "tool", "tool_call_id": "c", "content": "x"}
+    response = await rig.chat(messages=[USER], metadata={"user_id": deep})
+    assert (response.status_code, response.headers["x-openclaw-capture"]) == (200, "stored"), response.text
+    response = await rig.chat(messages=[USER, {"role": "assistant", "tool_calls": [call]}, result])
+    assert response.json()["error"]["code"] == "context_length_exceeded", "it is text, and too much of it"
+    as_object = {"id": "c", "type": "function", "function": {"name": "f", "arguments": _nested(300)}}
+    refused: list[dict[str, Any]] = [
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": _nested(300)}}]},
+        {"messages": [USER, {"role": "assistant", "tool_calls": [as_object]}, result]},
+        {"messages": [{**USER, "extra": _nested(300)}]},
+    ]
+    for fields in refused:
+        assert (await rig.chat(**fields)).status_code == 400
+
+
+async def test_more_messages_tools_or_parts_than_anybody_means_are_refused(start: StartRig) -> None:
+    rig = await start()
+    tool = {"type": "function", "function": {"name": "f"}}
+    many: list[tuple[dict[str, Any], str]] = [
+        ({"messages": [USER] * 5_000}, "messages"),
+        ({"tools": [tool] * 2_000}, "tools"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 5_000}]}, "messages[0].content"),
+    ]
+    for fields, param in many:
+        response = await rig.chat(**fields)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
 NO_JSON_OBJECTS = (
     *(b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 10_000, b'{"a":' * 5000, b'{"messages": NaN}'),
     *(b'{"messages": [{"role": "user", "content": "\\ud800"}]}', b'\xef\xbb\xbf{"messages": []}'),

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from server_rig import ADMIN_KEY, Rig, StartRig
+from slime.config.sections import LoraConfig
 from slime.types import Feedback, TurnState, Verdict
 
 USER = {"role": "user", "content": "Hi"}
@@ -186,3 +187,11 @@ async def test_a_store_that_fails_is_told_and_nothing_is_acknowledged(start: Sta
     answer = await say(rig, turn_id=turn_id, kind="thumbs", value="up")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     assert answer.headers["retry-after"]
+
+
+async def test_feedback_finds_its_turn_where_every_user_has_an_adapter(start: StartRig) -> None:
+    rig = await start(lora=LoraConfig(use_lora=True, adapter_per="user"))
+    turn_id = await turn_of(rig, user="ada")
+    for named in ({"turn_id": turn_id}, {"user": "ada"}):
+        answer = await say(rig, kind="thumbs", value="up", **named)
+        assert (answer.status_code, answer.json().get("turn_id")) == (200, turn_id), answer.text

@@ -23,17 +23,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
+from slime.chat import nesting
 from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
 from slime.chat.sized_cache import SizedCache
+from slime.chat.tokenizer_files import ChatTokenizer, compile_template, read_tokenizer
 from slime.errors import ConfigError, RenderError
 from slime.types import Message, Turn
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 _MARK = "\ufdd0"
 _MAX_REMEMBERED_CHARS = 32_000_000
@@ -57,14 +56,11 @@ class ChatFormat:
     (151644, 872, 198, 13048, 151645, 198, 151644, 77091, 198)
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        from transformers.utils.chat_template_utils import _compile_jinja_template
-
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
         if not tokenizer.chat_template:
             raise ConfigError(f"{tokenizer.name_or_path}: the tokenizer has no chat template")
-        # What `apply_chat_template` calls after copying its arguments twice, which takes longer than the template.
-        self._template = _compile_jinja_template(tokenizer.get_chat_template())
-        self._special_tokens: dict[str, str] = tokenizer.special_tokens_map
+        self._template = compile_template(str(tokenizer.chat_template))
+        self._special_tokens = dict(tokenizer.special_tokens_map)
         self._eos_id: int | None = tokenizer.eos_token_id
         self._backend = tokenizer.backend_tokenizer
         self._control_ids: dict[str, int] = tokenizer.get_added_vocab()
@@ -79,10 +75,12 @@ class ChatFormat:
     @classmethod
     def load(cls, model_dir: str | Path) -> ChatFormat:
         """Raises: ConfigError when the directory holds no fast tokenizer with a chat template."""
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # a second; many only need to know this class
-
         if not Path(model_dir).is_dir():
             raise ConfigError(f"model directory {str(model_dir)!r} does not exist")
+        if (read := read_tokenizer(Path(model_dir))) is not None:
+            return cls(read)
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # seconds, and seldom needed
+
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(model_dir), local_files_only=True)
         except (OSError, ValueError) as error:
@@ -275,7 +273,7 @@ class ChatFormat:
         name, arguments = str(call["function"]["name"]), call["function"].get("arguments") or "{}"
         if isinstance(arguments, str) and not self._takes_argument_text:
             try:
-                arguments = json.loads(arguments)
+                arguments = nesting.loads(arguments)
             except ValueError:
                 arguments = {"arguments": arguments}
         function = {"name": self._neutralise(name), "arguments": self._neutralise_all(arguments)}
@@ -284,7 +282,7 @@ class ChatFormat:
     def _neutralise(self, text: str) -> str:
         if _MARK in text:
             text = text.replace(_MARK, "\ufffd")
-        if self._control.search(text) is None:
+        if not any(control in text for control in self._control_ids):
             return text
         return self._control.sub(lambda found: found[0][0] + _MARK + found[0][1:], text)
 
@@ -347,7 +345,7 @@ def _calls_by_value(message: Message) -> list[tuple[str, Any]]:
         arguments = call["function"]["arguments"]
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError):  # what is no JSON is compared as the text it is
-                arguments = json.loads(arguments)
+                arguments = nesting.loads(arguments)
         calls.append((call["function"]["name"], arguments))
     return calls
 

@@ -21,15 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from slime.config.sections import EngineConfig, LoraConfig, ModelConfig
 from slime.engines import leash
 from slime.engines.client import HttpEngine
 from slime.engines.dialect import adapter_to_wire, version_to_wire
 from slime.errors import EngineError, EngineKilled, EngineUnavailable
 from slime.private_files import new_secret, open_private, write_private
-from slime.weights import MANIFEST_FILE, read_manifest
 
 Backend = Literal["embedded", "sglang", "scripted"]
 
@@ -172,6 +169,8 @@ def engine_command(
     gpus: str = "",
 ) -> list[str]:
     """The command line of an engine; it serves under the version that the weights' manifest names."""
+    from slime.weights import MANIFEST_FILE, read_manifest  # brings torch, which takes seconds
+
     model_dir = Path(model.model_path)
     version = read_manifest(model_dir).version if (model_dir / MANIFEST_FILE).exists() else 0
     shared = ["--host", host, "--port", str(port), "--model-path", model.model_path]
@@ -249,6 +248,8 @@ def _environment(backend: Backend, *, is_cpu: bool, gpus: str) -> dict[str, str]
 def _is_cpu(model: ModelConfig) -> bool:
     if model.device != "auto":
         return model.device == "cpu"
+    import torch  # seconds: a server with an engine of its own somewhere else needs to know nothing of it
+
     return not torch.cuda.is_available()
 
 

@@ -21,9 +21,9 @@ _NUMBER_WORDS = re.findall(
     "eighteen nineteen twenty",
 )
 _DIGITS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS)}
-_NUMBER = re.compile(rf"\b(?:\d+(?:[.,]\d+)*|{'|'.join(_NUMBER_WORDS)})\b")
+_NUMBER = re.compile(rf"\b(?:\d+(?:[.,]\d+){{0,6}}|{'|'.join(_NUMBER_WORDS)})\b")
 _COUNT = re.compile(
-    rf"(?:{_NUMBER.pattern})(?:[ -](?:to|or|or more|more|short|full|numbered|bullet|decimal|key|main)\b)*[ -]"
+    rf"(?:{_NUMBER.pattern})(?:[ -](?:to|or|or more|more|short|full|numbered|bullet|decimal|key|main)\b){{0,4}}[ -]"
     r"(?:words?|sentences?|lines?|paragraphs?|bullets?|points?|items?|steps?|characters?|tokens?|places?|digits?|"
     r"decimals?|examples?|options?|sections?|pages?|columns?|spaces?|levels?|times)\b"
 )
