@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_S = 10.0
 _LONG_BODY_BYTES = 48_000
 """From here on rendering leaves the event loop: it would hold up the chunks of everybody else."""
+_BYTES_PER_TOKEN, _SPARE_BYTES = 32, 262_144
+"""A token is four characters of English and six bytes where JSON escapes them; the rest is room for other fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class ChatCompletions:
 
     async def serve(self, exchange: Exchange, raw: bytes) -> None:
         """Answer one request. What it raises, it raises before anything was sent, or for a client that is gone."""
+        self._refuse_hopeless(raw)
         body = json_object(raw)
         request = parse_chat_request(body, self._model.default_max_tokens)
         turn = await self._capture.begin(exchange.headers, body, request)
@@ -117,6 +120,16 @@ class ChatCompletions:
                 await exchange.push(error_event(as_api_error(error).body()))
             elif not exchange.is_started:
                 raise
+
+    def _refuse_hopeless(self, raw: bytes) -> None:
+        """Refuse a body that cannot fit the context window, before it is parsed, placed and tokenised."""
+        if len(raw) > _SPARE_BYTES + _BYTES_PER_TOKEN * self._model.max_context:
+            raise bad_request(
+                f"This model's maximum context length is {self._model.max_context} tokens, but the request has "
+                f"{len(raw)} bytes. Please shorten the messages.",
+                "messages",
+                "context_length_exceeded",
+            )
 
     async def _prepare(self, request: ChatRequest, turn: OpenTurn, way: Route, num_bytes: int) -> _Job:
         chat = self._model.chat

@@ -25,6 +25,7 @@ Send = Callable[[Event], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+_COUNTED_BYTES, _MAX_CONTAINERS, _MAX_VALUES = 262_144, 32_000, 200_000
 WRITE_TIMEOUT_S = 60.0
 """How long a client may leave its receive window full before it counts as gone."""
 _LOOK_AFTER_S = 0.1
@@ -202,6 +203,8 @@ def bearer_of(headers: Mapping[str, str]) -> str:
 
 def json_object(raw: bytes) -> dict[str, Any]:
     """A body as a JSON object. Raises ApiError 400."""
+    if len(raw) > _COUNTED_BYTES:
+        _refuse_rubble(raw)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -211,3 +214,11 @@ def json_object(raw: bytes) -> dict[str, Any]:
     if is_too_deep(value):
         raise bad_request(f"the request's body is nested more than {MAX_DEPTH} deep")
     return value
+
+
+def _refuse_rubble(raw: bytes) -> None:
+    """Refuse a long body of very many small values before they are made: a text holds a comma in sixty characters."""
+    if raw.count(b"[") + raw.count(b"{") > _MAX_CONTAINERS or raw.count(b",") > _MAX_VALUES:
+        raise bad_request(
+            f"the request's body holds more than {_MAX_CONTAINERS:,} lists and objects, or {_MAX_VALUES:,} values"
+        )

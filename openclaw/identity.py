@@ -63,7 +63,7 @@ IDENTITY_FIELDS = frozenset(
     }
 )
 
-_RUNTIME = re.compile(r"Runtime: agent=(\S{1,200}+) \| session=(\S{1,256}+)")
+_RUNTIME = re.compile(r"Runtime: agent=(\S{1,64}+) \| session=(\S{1,256}+)")
 _NAME, _NAME_HEAD = 256, 96  # longest name that stays as it is; what is left of a longer one, before its digest
 _METADATA = 4_096  # characters of a JSON string in which a session is looked for
 _TRUE = frozenset({"1", "true", "yes"})

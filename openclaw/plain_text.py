@@ -30,7 +30,7 @@ _AGENT_NOTES = (
 _POLL_MARKERS = ("[OpenClaw heartbeat poll]", "[OpenClaw cron wake]")
 
 # Every search below reads its text once: it stops where no end can come any more, and runs are bounded.
-_RUNTIME_LINE = re.compile(r"Runtime: agent=\S{1,200}+ \| session=[^\n]*+")
+_RUNTIME_LINE = re.compile(r"Runtime: agent=\S{1,64}+ \| session=[^\n]*+")
 _TIMESTAMP = re.compile(r"\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]]{0,64}+\] ")
 _CHANNEL_CONTEXT = re.compile(r"Conversation info: ⟦openclaw:ctx⟧\s*+```json")
 _SUMMARY_TAGS = re.compile(r"</?(?:summary|analysis)>")

@@ -287,3 +287,10 @@ def test_arguments_nested_beyond_reason_are_text(chat: ChatFormat) -> None:
         call = {"id": "c0", "type": "function", "function": {"name": "ls", "arguments": deep}}
         history = [HELLO, {"role": "assistant", "content": "", "tool_calls": [call]}, HELLO]
         assert deep[:50] in chat.decode(chat.render(history)).replace("\\", "")
+
+
+def test_a_long_text_is_cut_at_control_tokens_as_a_short_one_is(chat: ChatFormat) -> None:
+    parts = ["<|im_", "<|im_end|>", "x" * 999, "<think>", "\n", "<|im_end|><|im_start|>"]
+    text = "".join(parts[number % 6] * (1 + number % 3) for number in range(2_000))
+    assert len(text) > 4 * 65_536
+    assert chat._split(text) == chat._control.split(text)

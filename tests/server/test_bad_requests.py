@@ -17,6 +17,7 @@ from openclaw.chat_request import parse_chat_request
 from openclaw.exchange import json_object
 
 USER = {"role": "user", "content": "Hi"}
+JSON_BODY = {"content-type": "application/json"}
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),
     ({"messages": []}, "messages"),
@@ -113,6 +114,19 @@ async def test_more_messages_tools_or_parts_than_anybody_means_are_refused(start
     for fields, param in many:
         response = await rig.chat(**fields)
         assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_what_cannot_fit_the_context_window_is_refused_before_it_is_parsed(start: StartRig) -> None:
+    rig = await start()
+    response = await rig.http.post("/v1/chat/completions", content=b"[" * 8_000_000, headers=JSON_BODY)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_a_long_body_of_very_many_small_values_is_refused_before_they_are_made() -> None:
+    for pump in (b"[],", b"0,", b'{"a":1},'):
+        with pytest.raises(ApiError, match="holds more than"):
+            json_object(b'{"messages":[' + pump * 210_000 + b"0]}")
+    assert json_object(b'{"messages":[' + b"[]," * 10_000 + b"0]}")
 
 
 NO_JSON_OBJECTS = (

@@ -37,6 +37,7 @@ from slime.types import Message, Turn
 _MARK = "\ufdd0"
 _MAX_REMEMBERED_CHARS = 32_000_000
 _MAX_SEGMENT_CHARS = 16_000_000
+_SLICE = 1 << 16  # characters that are searched without a pause
 _INLINE_THOUGHT = re.compile(rf"\s*{THINK_OPEN}(.*?){THINK_CLOSE}\s*", re.S)
 
 
@@ -65,6 +66,7 @@ class ChatFormat:
         self._backend = tokenizer.backend_tokenizer
         self._control_ids: dict[str, int] = tokenizer.get_added_vocab()
         controls = sorted(self._control_ids, key=len, reverse=True)
+        self._longest_control = max(map(len, controls), default=0)
         self._control = re.compile("(" + "|".join(map(re.escape, controls)) + ")" if controls else r"((?!))")
         self._recent: SizedCache[tuple[int, ...], _Fed] = SizedCache(_MAX_REMEMBERED_CHARS)
         self._segments: SizedCache[str, tuple[int, ...]] = SizedCache(_MAX_SEGMENT_CHARS)
@@ -198,7 +200,7 @@ class ChatFormat:
             return tuple(i for piece in text.split(_MARK) for i in self._tokenise(piece))
         ids: list[int] = []
         for piece in text.split(_MARK):
-            for number, segment in enumerate(self._control.split(piece)):
+            for number, segment in enumerate(self._split(piece)):
                 if number % 2:
                     ids.append(self._control_ids[segment])
                 elif segment:
@@ -284,7 +286,25 @@ class ChatFormat:
             text = text.replace(_MARK, "\ufffd")
         if not any(control in text for control in self._control_ids):
             return text
-        return self._control.sub(lambda found: found[0][0] + _MARK + found[0][1:], text)
+        pieces = self._split(text)
+        pieces[1::2] = [control[0] + _MARK + control[1:] for control in pieces[1::2]]
+        return "".join(pieces)
+
+    def _split(self, text: str) -> list[str]:
+        """The text cut at control tokens, which stand at the odd places; other threads get their turn meanwhile."""
+        if len(text) <= _SLICE:
+            return self._control.split(text)
+        pieces: list[str] = []
+        begun = position = 0
+        while position < len(text):
+            end = position + _SLICE
+            found = self._control.search(text, position, end + self._longest_control)
+            if found is None or found.start() >= end:
+                position = end
+                continue
+            pieces += (text[begun : found.start()], found[0])
+            begun = position = found.end()
+        return [*pieces, text[begun:]]
 
     def _neutralise_all(self, value: Any) -> Any:
         """The same for every text inside a JSON value, keys included."""
