@@ -34,6 +34,8 @@ def values() -> dict[str, Any]:
         "turn_index": torch.tensor([0, 0, 1, 1, 2]),
         "config": plugin_settings(LossConfig(eps_clip=0.1, kl_loss_coef=0.5)),
         "clip_ratio": 0.1,
+        "binary_weight": 0.25,
+        "opd_weight": 0.75,
     }
 
 
@@ -74,7 +76,7 @@ def test_the_published_hybrid_loss_calls_compute_gae_and_reports_metrics(values)
     assert metrics == {
         "binary_loss": pytest.approx(binary, abs=1e-6),
         "opd_loss": pytest.approx(distilled, abs=1e-6),
-        "total_loss": pytest.approx(0.5 * binary + 0.5 * distilled, abs=1e-6),
+        "total_loss": pytest.approx(0.25 * binary + 0.75 * distilled, abs=1e-6),
     }
     assert loss.item() == pytest.approx(metrics["total_loss"])
 
