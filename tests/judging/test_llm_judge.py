@@ -136,7 +136,7 @@ async def test_late_vote_has_failed_and_the_others_count() -> None:
     verdict = await verdict_of(30.0, r"\boxed{1}", r"\boxed{1}", timeout_s=0.2)
     assert verdict.votes == (None, 1.0, 1.0)
     assert verdict.details["judgements"][0]["failure"] == "no answer within 0.2 s"
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20, "the late vote would take 30 s"
 
 
 async def test_busy_engine_is_asked_again_within_the_deadline() -> None:

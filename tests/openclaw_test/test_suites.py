@@ -66,7 +66,7 @@ def test_a_wrong_function_is_no_solution():
 def test_what_runs_is_bounded(source: str, failure: str):
     began = time.monotonic()
     assert call_function(source, "f", [(1,)], timeout_s=1.5).failure == failure
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30, "one of them would run for ever"
 
 
 def test_what_runs_has_no_environment(monkeypatch: pytest.MonkeyPatch):

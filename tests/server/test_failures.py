@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import httpx
@@ -121,7 +120,7 @@ async def test_a_session_stays_with_its_engine(start: StartRig) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_ends_the_generation(start: StartRig, stream: bool) -> None:
-    rig = await start(LONG, token_delay_s=0.05)
+    rig = await start(LONG, token_delay_s=0.4)  # twelve seconds and more in all
     body = json.dumps({"messages": [HI], "stream": stream}).encode()
     reader, writer = await asyncio.open_connection(*rig.url.removeprefix("http://").split(":"))
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -131,9 +130,7 @@ async def test_a_client_that_leaves_ends_the_generation(start: StartRig, stream:
     else:
         await until(lambda: bool(rig.engine._requests))
     writer.close()
-    left = time.monotonic()
-    await until(lambda: not rig.engine._requests, 3.0)
-    assert time.monotonic() - left < 1.0
+    await until(lambda: not rig.engine._requests, 8.0)
     assert rig.app._places.num_taken == 0
     if stream:
         await until(lambda: _has_turns(rig, 1))

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -124,9 +123,7 @@ async def test_a_second_signal_does_not_wait(model_dir: Path, tmp_path: Path) ->
         server.process.terminate()
         await asyncio.sleep(0.5)
         server.process.terminate()
-        began = time.monotonic()
-        assert await asyncio.wait_for(server.process.wait(), 10) == 0
-        assert time.monotonic() - began < 5
+        assert await asyncio.wait_for(server.process.wait(), 20) == 0, "the running reply would take 30 s"
         with contextlib.suppress(httpx.HTTPError):
             await running
 
