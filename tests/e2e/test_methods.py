@@ -43,7 +43,7 @@ async def talk(model_dir: Path, run_dir: Path, flags: list[str]) -> tuple[list[d
         return run.metrics(), said
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["opd", pytest.param("combine by selection", marks=pytest.mark.long)])
 async def test_a_method_learns_from_what_people_say(tmp_path: Path, tiny_model_dir: Path, name: str):
     package, loss, more = RUNS[name]
     flags = [

@@ -172,7 +172,7 @@ async def test_a_run_that_ended_is_not_waited_for():
         await in_step(Run((-1, {TurnState.READY: 1})), 2)()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_method_and_a_baseline_on_the_tiny_model(tmp_path: Path, tiny_model_dir: Path):
     """One update is no proof of anything, but everything on the way to the table is passed through."""

@@ -145,7 +145,7 @@ def taught(tiny_model_dir: Path, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_taught_model_outranks_an_untaught_one_and_the_numbers_come_twice(
     repository: Path, tmp_path: Path, tiny_model_dir: Path
