@@ -23,7 +23,7 @@ from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
 from slime.plugins.losses import load_loss
 from slime.protocols import Resumed, TokenScores
-from slime.rollout.collecting import training_flags
+from slime.rollout.collecting import training_settings
 from slime.rollout.hindsight import hint_source
 from slime.rollout.offline import import_conversations
 from slime.rollout.prompt_plan import plan_rollout
@@ -107,7 +107,7 @@ def write_talks(directory: Path, replies: Sequence[tuple[str, str]]) -> None:
 
 async def train_offline(model_dir: Path, rollout_dir: Path, folder: Path, *flags: str) -> list[Batch]:
     """What `train_async.py --rollout-dir DIR --model-path DIR …` does, with engine and trainer in this process."""
-    placed = await training_flags(rollout_dir)
+    placed, _ = await training_settings(rollout_dir)
     paths = ["--model-path", str(model_dir), "--save-dir", str(folder / "save"), "--run-dir", str(folder / "run")]
     config = resolve([*placed, *paths, "--lr", "1e-3", *flags], {}).config
     chat, engine, learner = ChatFormat.load(model_dir), Weights(model_dir), InProcess(config)
