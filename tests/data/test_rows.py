@@ -55,6 +55,8 @@ def test_rows_of_k_keep_their_width() -> None:
     flat = flatten(rows([without, with_field]))
     assert flat.streams["test_topk"].tolist() == [[-1, -1], [5, 6], [7, 8]]
     assert flatten(rows([without])).streams["test_topk"].shape == (1, 0)
+    with_none = Sample((1, 2, 3), {"loss_mask": (0, 1, 1), "test_topk": ((), (), ())}, {}, ())
+    assert flatten(rows([with_none])).streams["test_topk"].shape == (2, 0)
 
 
 def test_a_field_that_nobody_declared_is_refused_with_the_nearest() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from slime.errors import PluginError
 from slime.plugins.slime_sample import Sample
-from slime.rollout.slime_samples import to_group, why_not_trained
+from slime.rollout.slime_samples import to_group, to_train_sample, why_not_trained
 
 
 def sample(**changes: object) -> Sample:
@@ -41,3 +42,8 @@ def test_a_sample_that_nothing_can_be_learned_from_is_left_out_of_its_group(chan
 
 def test_what_does_not_train_may_be_anything() -> None:
     assert why_not_trained(sample(rollout_log_probs=[math.nan, -1.0], loss_mask=[0, 1])) == ""
+
+
+def test_by_itself_a_sample_with_such_log_probs_is_refused() -> None:
+    with pytest.raises(PluginError, match="nan is not finite"):
+        to_train_sample(sample(rollout_log_probs=[-1.0, math.nan]), trajectory_id="t", temperature=1.0, version=0)

@@ -135,7 +135,7 @@ def _stream(sample: Sample, declared: Field, trainable: Tensor, width: int | Non
     if width is not None:  # only trainable tokens have a row of k; others may hold anything
         empty = [declared.fill] * width
         filled = [[*stream[i], *empty[len(stream[i]) :]] for i in trainable.tolist()]
-        return torch.tensor(filled, dtype=dtype).reshape(-1, width)
+        return torch.tensor(filled, dtype=dtype).reshape(len(trainable), width)
     return torch.tensor([stream[i] for i in trainable.tolist()], dtype=dtype)
 
 

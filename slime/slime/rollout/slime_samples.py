@@ -39,9 +39,7 @@ def why_not_trained(sample: Sample) -> str:
         return "empty"
     if sample.rollout_log_probs is None:
         return "no log-probs"
-    mask = sample.loss_mask or [1] * sample.response_length
-    trained = [value for value, flag in zip(sample.rollout_log_probs, mask, strict=True) if flag]
-    return why_no_reward(sample.reward) or why_no_logprobs(trained)
+    return why_no_reward(sample.reward) or why_no_logprobs(_trained_logprobs(sample))
 
 
 def to_group(
@@ -76,9 +74,12 @@ def to_train_sample(
     """One sample as the trainer takes it.
 
     Raises:
-        PluginError: its parts do not fit each other, or it brings a field that is not registered.
+        PluginError: its parts do not fit each other, or it brings a field that is not registered, or log-probs that
+            are none.
     """
     _check_lengths(sample)
+    if why := why_no_logprobs(_trained_logprobs(sample)):
+        raise PluginError(why)
     before = len(sample.tokens) - sample.response_length
     reward = _number(sample.reward)
     mask = [1] * sample.response_length if sample.loss_mask is None else [int(bool(m)) for m in sample.loss_mask]
@@ -113,6 +114,11 @@ def to_train_sample(
         trajectory_id=trajectory_id,
         source=str(sample.metadata.get("source", "")),
     )
+
+
+def _trained_logprobs(sample: Sample) -> list[float]:
+    mask = sample.loss_mask or [1] * sample.response_length
+    return [value for value, flag in zip(sample.rollout_log_probs or (), mask, strict=False) if flag]
 
 
 def _of_response(name: str, stream: Sequence[Any], sample: Sample) -> Sequence[Any]:
