@@ -160,8 +160,8 @@ def _sample(part: tuple[Any, Any]) -> str:
 def _member(members: list[Any]) -> str:
     operator, argument = members[0]
     if operator is sre.NEGATE:
-        refused = re.compile("[" + "".join(re.escape(chr(a)) for o, a in members[1:] if o is sre.LITERAL) + "]|\\s")
-        return next(letter for letter in "ws7-" if not refused.match(letter))
+        refused = {chr(argument) for operator, argument in members[1:] if operator is sre.LITERAL}
+        return next(letter for letter in "ws7-" if letter not in refused)
     if operator is sre.RANGE:
         return chr(argument[0])
     return _OF_CATEGORY.get(argument, "w") if operator is sre.CATEGORY else chr(argument)
