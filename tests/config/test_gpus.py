@@ -40,6 +40,12 @@ def machine(tmp_path: Path) -> Callable[..., dict[str, str]]:
     return made
 
 
+def look_at_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no model here."""
+    monkeypatch.setattr(preflight, "check_startup", lambda config: None)
+    monkeypatch.setattr(preflight, "warnings", lambda config: ())
+
+
 def test_what_is_there(machine: Callable[..., dict[str, str]]):
     assert present_gpus(machine(2)) == ("0", "GPU-0f3a-22", "1", "GPU-1f3a-22")
     assert present_gpus(machine(1, has_mig=True)) == ("0", "GPU-0f3a-22", "MIG-0b-77")

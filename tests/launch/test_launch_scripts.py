@@ -182,7 +182,7 @@ def test_the_rate_and_the_folder_of_an_adapter_follow_wherever_it_is_asked_for(
     script = "openclaw-combine/run_combine_training.sh"
     told = resolved(script, *arguments, **variables)
     assert told["lora"]["use_lora"] is True
-    assert told["checkpoint"]["save_dir"] == "checkpoints/qwen3-8b-openclaw-combine-lora"
+    assert told["checkpoint"]["save_dir"] == "/checkpoints/qwen3-8b-openclaw-combine-lora"
     if "OPTIMIZER_ARGS" not in variables:  # whoever writes that array writes the rate
         assert float(str(told["trainer"]["lr"])) == 1e-5
     if "LORA_ARGS" in variables:
