@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from slime.cluster.placement import Placement, on_cpu, place
-from slime.config import ClusterConfig, startup
+from slime.config import ClusterConfig
 from slime.config.gpus import check_gpus, present_gpus
 from slime.config.loader import resolve
 from slime.errors import ConfigError
@@ -44,6 +44,7 @@ def look_at_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no model here."""
     monkeypatch.setattr(preflight, "check_startup", lambda config: None)
     monkeypatch.setattr(preflight, "warnings", lambda config: ())
+    monkeypatch.setattr(preflight, "refuse_float16", lambda dtype, model_dir: None)
 
 
 def test_what_is_there(machine: Callable[..., dict[str, str]]):
@@ -95,7 +96,7 @@ def test_gpus_that_are_not_there_end_the_start_in_one_line(
 def test_a_run_checks_every_setting_that_names_gpus(
     machine: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch, flag: str
 ):
-    monkeypatch.setattr(startup, "check_model_dir", lambda model_dir: None)
+    look_at_gpus_only(monkeypatch)
     monkeypatch.setenv("PATH", machine(2)["PATH"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     preflight.check(resolve([flag, "0,1"], {}).config)
@@ -106,7 +107,7 @@ def test_a_run_checks_every_setting_that_names_gpus(
 def test_on_the_cpu_their_numbers_only_count_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(startup, "check_model_dir", lambda model_dir: None)
+    look_at_gpus_only(monkeypatch)
     config = resolve(["--device", "cpu", "--train-gpus", "0,1", "--rollout-gpus", "2,3,4"], {}).config
     with caplog.at_level(logging.WARNING):
         plan = preflight.check(config)
@@ -116,7 +117,7 @@ def test_on_the_cpu_their_numbers_only_count_and_that_is_said(
 
 
 def test_a_device_without_gpus_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(startup, "check_model_dir", lambda model_dir: None)
+    look_at_gpus_only(monkeypatch)
     with pytest.raises(ConfigError, match="--device cuda: say which GPUs, --train-gpus and --rollout-gpus"):
         preflight.check(resolve(["--device", "cuda"], {}).config)
 
