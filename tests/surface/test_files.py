@@ -37,6 +37,7 @@ def values() -> dict[str, Any]:
         "tempered_teacher_logprobs": torch.tensor([-0.4, -1.1, -0.3]),
         "has_teacher": torch.ones(3),
         "advantage_mask": torch.ones(3),
+        "later_rewards": torch.zeros(3, 0),
         "rewards": torch.ones(3),
         "advantages": torch.tensor([1.0, -1.0, 0.5]),
         "loss_mask": torch.ones(3),
