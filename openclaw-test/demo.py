@@ -57,7 +57,7 @@ class Progress:
     talk_seconds: float = 0.0
     sessions_seed: int = 0
     first_replies: list[list[float]] = field(default_factory=list)
-    """[version served, 1 if satisfied, 1 if right] of each reply to somebody who has not spoken of style yet."""
+    """[updates made, 1 if satisfied, 1 if right] of each reply to somebody who has not spoken of style yet."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

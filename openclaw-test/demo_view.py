@@ -65,22 +65,28 @@ class DemoView:
     ) -> None:
         """Show the state of things; `first_replies` as in `demo.Progress`."""
         step = int(metrics[-1]["step"]) if metrics else 0
+        version = int(metrics[-1].get("weights/version", step)) if metrics else 0
         recent = [row[1] for row in first_replies[-WINDOW:]]
         score = statistics.fmean(recent) if recent else 0.0
         if self._console.is_terminal:
-            self._live.update(self._screen(step, score, metrics, judged))
+            self._live.update(self._screen(step, version, score, metrics, judged))
         elif step != self._last_step:
             self._console.print(
-                f"update {step:2}/{self._num_updates}  liked without asking {score:4.0%}  weights v{step}"
+                f"update {step:2}/{self._num_updates}  liked without asking {score:4.0%}  weights v{version}"
             )
         self._last_step = step
 
     def _screen(
-        self, step: int, score: float, metrics: Sequence[Mapping[str, Any]], judged: Sequence[tuple[Turn, Verdict]]
+        self,
+        step: int,
+        version: int,
+        score: float,
+        metrics: Sequence[Mapping[str, Any]],
+        judged: Sequence[tuple[Turn, Verdict]],
     ) -> Group:
         facts = Table.grid(padding=(0, 2))
         facts.add_row("update", f"{step} of {self._num_updates}", ProgressBar(self._num_updates, step, width=24))
-        facts.add_row("weights served", f"v{step}")
+        facts.add_row("weights served", f"v{version}")
         facts.add_row("liked without asking", f"{score:.0%}", ProgressBar(1.0, score, width=24))
         if metrics:
             newest = metrics[-1]
@@ -135,17 +141,17 @@ def print_summary(console: Console, summary: Mapping[str, Any], run_dir: Path) -
 
 
 def draw_curves(file: Path, first_replies: Sequence[Sequence[float]], metrics: Sequence[Mapping[str, Any]]) -> None:
-    """Satisfaction and accuracy by weights version, and the KL to the model as it was."""
+    """Satisfaction and accuracy by update, and the KL to the model as it was."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
     figure, (top, bottom) = pyplot.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
-    versions = sorted({int(row[0]) for row in first_replies})
+    updates = sorted({int(row[0]) for row in first_replies})
     for column, label in ((1, "liked without asking"), (2, "right answer")):
-        means = [statistics.fmean(row[column] for row in first_replies if int(row[0]) == v) for v in versions]
-        top.plot(versions, means, marker="o", label=label)
+        means = [statistics.fmean(row[column] for row in first_replies if int(row[0]) == update) for update in updates]
+        top.plot(updates, means, marker="o", label=label)
     top.set_ylim(-0.02, 1.02)
     top.set_ylabel("share of first replies")
     top.set_title("What the people met while they talked")
@@ -153,7 +159,7 @@ def draw_curves(file: Path, first_replies: Sequence[Sequence[float]], metrics: S
     steps = [entry["step"] for entry in metrics]
     bottom.plot(steps, [entry.get("loss/kl", 0.0) for entry in metrics], marker="o", label="KL to the model as it was")
     bottom.plot(steps, [entry.get("reward/mean", 0.0) for entry in metrics], marker="o", label="mean score of a batch")
-    bottom.set_xlabel("update = weights version")
+    bottom.set_xlabel("update")
     bottom.legend()
     figure.savefig(file, dpi=120)
     pyplot.close(figure)

@@ -8,6 +8,7 @@
     openclaw-rl merge-adapter BASE ADAPTER OUT      a model directory out of a model and its adapter
     openclaw-rl export rl_buffer > talks.jsonl      conversations out of a buffer, ids and log-probs among them
     openclaw-rl import talks.jsonl rl_buffer        and into one
+    openclaw-rl status                              how a run is: its step, its version, and why it learns nothing
     openclaw-rl rejudge rl_buffer --judge rule      what another judge says of what is stored
 
 The server is `python -m openclaw.server`, a training run `python slime/train.py`.
@@ -122,6 +123,16 @@ def import_conversations(
 
     adopted = asyncio.run(read_sessions(path, buffer))
     print(f"{adopted.stored} turns stored, {adopted.known} were there", file=sys.stderr)
+
+
+@app.command("status")
+def status(
+    run_dir: Annotated[Path, typer.Option("--run-dir", help="directory of the run")] = Path("./runs/default"),
+) -> None:
+    """Print what a run says of itself: its state, updates, version, and what became of its samples."""
+    from slime.status import describe, read_status
+
+    print(describe(read_status(run_dir)))
 
 
 @app.command("rejudge", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

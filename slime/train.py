@@ -48,12 +48,14 @@ from slime.pipeline import Pipeline
 from slime.plugins.settings import plugin_settings
 from slime.preflight import PROG, Plan, asks_a_model, check
 from slime.protocols import Judge
+from slime.publisher import Publisher
 from slime.rollout.hindsight import hint_source
 from slime.rollout.judges import judge_model_at, renderer
 from slime.rollout.offline import import_conversations
 from slime.rollout.slime_calls import batches_of
 from slime.store import Store
 from slime.types import SampleGroup
+from slime.weights import Versions
 
 log = logging.getLogger("slime.train")
 
@@ -84,11 +86,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mappi
     return 0
 
 
-def _queue(config: Config) -> SampleQueue | None:
-    """The queue that a run needs beside the usual one."""
-    if not config.lora.use_lora or config.lora.adapter_per == "run":
-        return None
-    return SourceQueue(config.rollout.queue_capacity, config.rollout.max_staleness)
+def _queue_type(config: Config) -> type[SampleQueue]:
+    """Batches of everybody, or of one user each."""
+    is_shared = not config.lora.use_lora or config.lora.adapter_per == "run"
+    return SampleQueue if is_shared else SourceQueue
 
 
 async def train(config: Config, plan: Plan) -> None:
@@ -133,7 +134,8 @@ async def train(config: Config, plan: Plan) -> None:
             config,
             fleet.clients,
             fleet.urls,
-            policy_version=lambda: pipeline.version,
+            policy_version=lambda: pipeline.policy_version(),
+            step=lambda: pipeline.step,
             num_pending=lambda: pipeline.num_pending,
             relative=RelativeJudge(model, config.judge) if model is not None and config.judge.judge_siblings else None,
         )
@@ -141,15 +143,22 @@ async def train(config: Config, plan: Plan) -> None:
             store=store,
             rollout=lambda: _rollout(config, plan, store, judge, pipeline, {"prompts": prompts, **hindsight}),
             learner=learner,
-            publish=fleet.publish,
+            publisher=Publisher(
+                Versions(config.checkpoint.save_dir.resolve()),
+                learner,
+                fleet.publish,
+                in_use=fleet.in_use,
+                newest_served=fleet.newest_version,
+            ),
             monitor=monitor,
             owner=OWNER,
             rollout_config=config.rollout,
             checkpoint_config=config.checkpoint,
             judge_metrics=judge.metrics,
-            queue=_queue(config),
+            queue_type=_queue_type(config),
             follower=prompts,
             until_drained=is_offline,
+            ends_when_stalled=plan.sampling.loop != "live",
         )
         await _run(config, pipeline, *(watch() for watch in supervised))
 
@@ -174,7 +183,7 @@ async def _run(config: Config, pipeline: Pipeline, *supervising: Coroutine[Any, 
     try:
         await asyncio.wait([training, *watchers], return_when=asyncio.FIRST_COMPLETED)
         if training.done() and training.exception() is None:
-            log.info("training done step=%d", pipeline.version)
+            log.info("training done step=%d", pipeline.step)
             if config.cluster.keep_serving:
                 await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
         for task in (training, *watchers):
@@ -262,7 +271,7 @@ def _rollout(
         "store": store,
         "judge": judge,
         "owner": OWNER,
-        "policy_version": lambda: pipeline.admitted_version,
+        "policy_version": pipeline.policy_version,
         "config": config,
         **further,
     }

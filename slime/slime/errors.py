@@ -15,7 +15,8 @@ OpenClawError
 │   │   └── EngineKilled   a signal ended it while it was starting
 │   └── EngineRejected     refused the request: trying again is useless
 ├── WeightsError           weights or a checkpoint that must not be loaded
-└── TrainerError           a trainer that cannot go on
+├── TrainerError           a trainer that cannot go on
+└── RunStalled             samples are made and none is trained
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ class WeightsError(OpenClawError):
 
 class TrainerError(OpenClawError):
     """A trainer cannot go on."""
+
+
+class RunStalled(OpenClawError):
+    """A run makes samples and trains none of them; the message says what becomes of them."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

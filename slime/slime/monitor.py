@@ -149,9 +149,10 @@ def link_log(log_file: Path, link: Path) -> None:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The figures of a run so far, one entry per update, newest entry of a repeated step only.
+    """The figures of a run so far, one entry per update of the weights that are trained now.
 
-    A step stands twice where a run was killed after training it and before its checkpoint.
+    A step stands twice where a run was killed after training it and before its checkpoint: the newer entry counts, and
+    those of later updates that the kill undid do not.
     """
     path = run_dir / "metrics.jsonl"
     by_step: dict[int, dict[str, Any]] = {}
@@ -161,6 +162,8 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
                 entry = json.loads(line)
             except json.JSONDecodeError:  # the line a kill cut short
                 continue
+            if entry["step"] in by_step:
+                by_step = {step: earlier for step, earlier in by_step.items() if step < entry["step"]}
             by_step[entry["step"]] = entry
     return [by_step[step] for step in sorted(by_step)]
 

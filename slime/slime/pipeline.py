@@ -1,13 +1,17 @@
-"""The training side of the loop: two tasks around a queue, and what is published in between.
+"""The training side of the loop: two tasks around a queue, and what becomes of an update.
 
     collect                                    train
     rollout ─▶ SampleGroup ─▶ SampleQueue ─▶ take 16 effective samples ─▶ Trainer.train
-      (claims, judges)          │  bounded       ─▶ checkpoint ─▶ engines serve it ─▶ store: trained by step N
+      (claims, judges)          │  bounded       ─▶ every --publish-interval: a version, served    (publisher.py)
+                                │                ─▶ every --save-interval: checkpoint ─▶ store: trained by step N
                                 └─ leases renewed while samples wait
 
 The checkpoint is the moment an update becomes true. Before it, a crash leaves the turns untrained and
 they are taken again; after it, `resume` tells the store what the checkpoint says it consumed, so no turn
-is lost and none is trained twice. The version number of the weights is the number of updates in them.
+is lost and none is trained twice. Weights are served before that: what a crash undoes of them keeps its version.
+
+A run ends when its updates are made, or when the rollout ends or nothing is left to train: then the last update takes
+what there is, and a checkpoint holds it.
 """
 
 from __future__ import annotations
@@ -15,49 +19,40 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from slime.config import CheckpointConfig, RolloutConfig
 from slime.data.sample_queue import SampleQueue, Taken
 from slime.errors import LeaseLost, TrainerError
 from slime.monitor import Monitor
-from slime.protocols import Learner
+from slime.protocols import Follower, Learner
+from slime.publisher import Publisher, ServedVersion
+from slime.run_watch import STALE, RunWatch
 from slime.store import Store
-from slime.types import Batch, SampleGroup, TurnState
+from slime.types import Batch, Sample, SampleGroup, TrainReport, TurnState
 
 log = logging.getLogger(__name__)
 
 
 Rollout = Callable[[], AsyncIterator[SampleGroup]]
-Publish = Callable[[Path, int], Awaitable[None]]
-"""Have every engine serve a weights directory as a version; returns when they do."""
-
-
-class Follower(Protocol):
-    """Whoever the samples come from, where it wants to know what became of them."""
-
-    def metrics(self) -> Mapping[str, float]:
-        """Figures to record with the update that was just made."""
-        ...
-
-    async def saved(self, step: int, group_ids: tuple[str, ...]) -> Mapping[str, float]:
-        """The checkpoint of `step` is served, and it is the first to hold these groups; further figures."""
-        ...
 
 
 class Pipeline:
-    """Runs collecting and training until `num_rollout` updates are made, or for ever.
+    """Runs collecting and training until `num_rollout` updates are made, nothing is left, or for ever.
 
     Args:
-        rollout: opens the stream of samples; opened again if a trainer had to be restarted.
-        publish: called right after the step that made the weights.
+        rollout: opens the stream of samples, once; where it ends, the run ends when they are trained.
+        publisher: has the engines serve what was trained.
         follower: told what was trained and saved.
-        queue: between collecting and training; one of the configured size unless given.
+        queue_type: of the queue between collecting and training; its `line_of` says whose weights a batch trains.
         until_drained: nothing new will be stored: end when all of it is trained or excluded; the last update may
             take fewer samples than the others.
+        ends_when_stalled: raise `RunStalled` where samples are made and none is trained; otherwise say so and go on.
         judge_metrics: what the judge did since it was asked last, as `judge/…` figures.
+
+    Attributes:
+        step: updates made in the weights that are trained now.
+        policy_version: for the rollout.
     """
 
     def __init__(
@@ -66,59 +61,86 @@ class Pipeline:
         store: Store,
         rollout: Rollout,
         learner: Learner,
-        publish: Publish,
+        publisher: Publisher,
         monitor: Monitor,
         owner: str,
         rollout_config: RolloutConfig,
         checkpoint_config: CheckpointConfig,
         follower: Follower | None = None,
-        queue: SampleQueue | None = None,
+        queue_type: type[SampleQueue] = SampleQueue,
         until_drained: bool = False,
+        ends_when_stalled: bool = False,
         judge_metrics: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self.version = 0
+        self.step = 0
         self._store = store
         self._rollout = rollout
         self._learner = learner
-        self._publish = publish
         self._monitor = monitor
         self._owner = owner
         self._config = rollout_config
         self._save_interval = checkpoint_config.save_interval
-        usual = SampleQueue(rollout_config.queue_capacity, rollout_config.max_staleness)
-        self._queue = usual if queue is None else queue
+        self._publish_interval = checkpoint_config.publish_interval
+        self._publisher = publisher
+        self._queue = queue_type(rollout_config.queue_capacity, rollout_config.max_staleness, self._staleness)
+        self.policy_version = ServedVersion(publisher, is_shared=queue_type is SampleQueue)
         self._in_training: tuple[str, ...] = ()
         self._unsaved: dict[int, tuple[str, ...]] = {}
+        self._is_published = True
         self._num_stale = 0
         self._follower = follower
         self._num_in_training = 0
         self._unsaved_groups: list[str] = []
         self._until_drained = until_drained
+        self._watch = RunWatch(
+            store,
+            rollout_config,
+            monitor.run_dir,
+            now=lambda: {"step": self.step, "version": self._publisher.served, "waiting": len(self._queue)},
+            is_training=lambda: bool(self._num_in_training),
+            left_out=follower.left_out if follower else dict,
+            ends_run=ends_when_stalled,
+        )
         self._judge_metrics = judge_metrics
         self._last_sample = time.monotonic()
         self._restarts = 0
 
     async def run(self) -> None:
         """Until done. Raises what a loop cannot go on after."""
+        self._watch.say("starting")
         released = await self._store.release(self._owner)
         if released:
             log.info("leases of an earlier run released turns=%d", released)
-        await self._resume()
-        side_tasks = [
+        try:
+            await self._resume()
+            await self._run_tasks()
+            self._watch.say("done")
+        except asyncio.CancelledError:
+            self._watch.say("stopped")
+            raise
+        except Exception as error:
+            self._watch.say("failed", str(error))
+            raise
+        finally:
+            await self._store.release(self._owner)
+
+    async def _run_tasks(self) -> None:
+        training = asyncio.create_task(self._train(), name="train")
+        side_tasks = {
             asyncio.create_task(self._collect(), name="collect"),
             asyncio.create_task(self._keep_leases(), name="leases"),
-        ]
-        training = asyncio.create_task(self._train(), name="train")
+            asyncio.create_task(self._watch.run(), name="stalls"),
+        }
+        pending = {training, *side_tasks}
         try:
-            await asyncio.wait([training, *side_tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in (training, *side_tasks):
-                if task.done():
+            while not training.done():  # a rollout that ends leaves its last samples to be trained
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
                     task.result()
         finally:
             for task in (training, *side_tasks):
                 task.cancel()
             await asyncio.gather(training, *side_tasks, return_exceptions=True)
-            await self._store.release(self._owner)
 
     # ---- collect
 
@@ -126,6 +148,8 @@ class Pipeline:
         async for group in self._rollout():
             await self._queue.put(group)
             self._last_sample = time.monotonic()
+        log.info("the rollout has ended, its last samples are trained samples=%d", self.num_pending)
+        await self._queue.end()
 
     async def _keep_leases(self) -> None:
         while True:
@@ -140,15 +164,13 @@ class Pipeline:
     # ---- train
 
     async def _train(self) -> None:
-        while not self._config.num_rollout or self.version < self._config.num_rollout:
+        while not self._config.num_rollout or self.step < self._config.num_rollout:
             waited = time.monotonic()
             taken = await self._take()
             if taken is None:
                 reasons = "; ".join(f"{number} {why}" for why, number in (await self._store.exclusions()).items())
-                log.info("nothing is left to train step=%d left_out=%s", self.version, reasons or "none")
-                if self._unsaved:
-                    await self._make_true(self.version)
-                return
+                log.info("nothing is left to train step=%d left_out=%s", self.step, reasons or "none")
+                break
             if not taken.groups:
                 continue
             batch = Batch(taken.groups)
@@ -162,6 +184,10 @@ class Pipeline:
             finally:
                 self._in_training = ()
                 self._num_in_training = 0
+        if not self._is_published:
+            await self._publisher.publish()
+        if self._unsaved:
+            await self._save()
 
     async def _take(self) -> Taken | None:
         """The next batch, once there is one; None when there will never be one.
@@ -172,17 +198,20 @@ class Pipeline:
         while True:
             try:
                 async with asyncio.timeout(_LOOK_EVERY_S if self._until_drained else None):
-                    taken = await self._queue.take(self._config.rollout_batch_size, self.version)
+                    taken = await self._queue.take(self._config.rollout_batch_size)
                 break
             except TimeoutError:
                 if await self._is_drained():
-                    taken = await self._queue.take_rest(self.version)
+                    taken = await self._queue.take_rest()
                     if not taken.groups and not taken.stale:
                         return None
                     break
+        if not taken.groups and not taken.stale:
+            return None
         self._in_training = tuple(turn_id for group in taken.groups for turn_id in _turn_ids(group))
         for group in taken.stale:
             self._num_stale += len(group.samples)
+            self._watch.dropped(STALE, sum(1 for sample in group.samples if not sample.turn_ids))
             reason = f"stale: older than {self._config.max_staleness} updates when taken"
             await self._store.exclude(_turn_ids(group), reason)
         changed = set(await self._store.reconsider(self._in_training, self._owner)) if taken.groups else set()
@@ -204,8 +233,7 @@ class Pipeline:
         return is_idle or counts[TurnState.JUDGED] <= len({*self._queue.turn_ids, *self._not_accounted})
 
     async def _step(self, batch: Batch, waited_s: float) -> None:
-        now = self.version
-        staleness = [self._queue.version_of(sample, now) - sample.policy_version for sample in batch.samples]
+        staleness = [self._staleness(sample) for sample in batch.samples]
         began = time.monotonic()
         report = await self._learner.train(batch)
         trained = time.monotonic()
@@ -213,11 +241,14 @@ class Pipeline:
             await self._store.exclude([turn_id], f"cannot be trained: {reason}")
         turn_ids = tuple(turn_id for turn_id in batch.turn_ids if turn_id not in report.left_out)
         if report.skipped:
-            await self._store.exclude(turn_ids, f"update skipped: {report.skipped}")
-            log.error("update skipped step=%d reason=%r turns=%d", report.step, report.skipped, len(batch.turn_ids))
+            await self._skipped(batch, turn_ids, report)
             return
+        line = self._queue.line_of(batch.groups)
+        self._publisher.versions.trained(line)
+        self._is_published = False
         self._unsaved[report.step] = turn_ids
         self._unsaved_groups += [group.group_id for group in batch.groups]
+        self._watch.trained(len(batch.samples))
         metrics = dict(report.metrics) | {
             "train/seconds": trained - began,
             "train/samples": len(batch.samples),
@@ -228,45 +259,46 @@ class Pipeline:
         }
         is_last = report.step == self._config.num_rollout
         try:
+            if report.step % self._publish_interval == 0 or is_last:
+                metrics |= await self._publisher.publish(line)
+                self._is_published = True
             if report.step % self._save_interval == 0 or is_last:
-                metrics |= await self._make_true(report.step)
-            metrics |= await self._follow(report.step)
+                metrics |= await self._save(line)
+            if self._follower is not None:
+                metrics |= {**self._follower.metrics(), **await self._follower.updated(report.step)}
             metrics |= self._judge_metrics()
-            self.version = report.step
-            self._queue.trained(batch.groups)
+            self.step = report.step
+            self._watch.say("running")
         finally:  # interrupted here, a run may find the update in its checkpoint, and then misses it in the figures
             self._monitor.record(report.step, metrics | {"queue/length": len(self._queue)})
 
-    async def _make_true(self, step: int) -> dict[str, float]:
-        """Write a checkpoint, have it served, and tell the store what it consumed; returns how long that took."""
+    async def _skipped(self, batch: Batch, turn_ids: tuple[str, ...], report: TrainReport) -> None:
+        await self._store.exclude(turn_ids, f"update skipped: {report.skipped}")
+        self._watch.dropped("update skipped", sum(1 for sample in batch.samples if not sample.turn_ids))
+        log.error("update skipped step=%d reason=%r turns=%d", report.step, report.skipped, len(batch.turn_ids))
+
+    async def _save(self, line: str = "") -> dict[str, float]:
+        """Write a checkpoint, and tell store and follower what it holds; returns how long that took."""
         began = time.monotonic()
-        weights_dir = await self._learner.save()
+        await self._learner.save()
+        self._publisher.versions.saved(line)
         saved = time.monotonic()
-        await self._publish(weights_dir, step)
-        metrics = {"weights/save_s": saved - began, "weights/publish_s": time.monotonic() - saved}
         for consumed_at, turn_ids in sorted(self._unsaved.items()):
             await self._store.mark_trained(turn_ids, consumed_at)
+        step, group_ids = max(self._unsaved, default=self.step), tuple(self._unsaved_groups)
         self._unsaved.clear()
-        return metrics
+        self._unsaved_groups.clear()
+        if self._follower is not None:
+            await self._follower.saved(step, group_ids)
+        return {"weights/save_s": saved - began}
+
+    def _staleness(self, sample: Sample) -> int:
+        return self._publisher.staleness(sample, self._queue.line_of((SampleGroup("", (sample,)),)))
 
     @property
     def _not_accounted(self) -> tuple[str, ...]:
         """Turns of updates that no checkpoint holds yet."""
         return tuple(turn_id for turn_ids in self._unsaved.values() for turn_id in turn_ids)
-
-    async def _follow(self, step: int) -> dict[str, float]:
-        if self._follower is None:
-            return {}
-        metrics = dict(self._follower.metrics())
-        if not self._unsaved:  # a checkpoint was just written
-            group_ids, self._unsaved_groups = tuple(self._unsaved_groups), []
-            metrics |= await self._follower.saved(step, group_ids)
-        return metrics
-
-    @property
-    def admitted_version(self) -> int:
-        """The version that a turn is compared with before it is judged; too old, it is not."""
-        return self._queue.admitted_version(self.version)
 
     @property
     def num_pending(self) -> int:
@@ -281,23 +313,25 @@ class Pipeline:
         for step, turn_ids in sorted(resumed.consumed.items()):
             await self._store.mark_trained(turn_ids, step)
         undone = await self._store.rewind(resumed.step)
-        if resumed.weights_dir is not None:
-            await self._publish(resumed.weights_dir, resumed.step)
-        for weights_dir, version in resumed.adapters.values():
-            await self._publish(weights_dir, version)
-        self._queue.restore({name: version for name, (_, version) in resumed.adapters.items()})
-        self.version = resumed.step
+        await self._publisher.resume(resumed)
+        self._is_published = True
+        self.step = resumed.step
         self._unsaved.clear()
         self._unsaved_groups.clear()
-        log.info("training from step=%d turns_undone=%d", resumed.step, undone)
+        log.info("training from step=%d version=%d turns_undone=%d", self.step, self._publisher.served, undone)
 
     async def _start_over(self, error: TrainerError, groups: tuple[SampleGroup, ...]) -> None:
-        """After a trainer died: its batch comes first again, unless the checkpoint already holds it."""
+        """After a trainer died: its batch comes first again, unless the checkpoint already holds it.
+
+        Turns of updates that no checkpoint holds are let go of: the rollout finds them, judged, and gives them again.
+        """
         self._restarts += 1
         if self._restarts > _MAX_RESTARTS:
             raise error
         log.error("trainer failed, starting it again attempt=%d error=%s", self._restarts, error)
+        lost = set(self._not_accounted)
         await self._resume()
+        await self._store.release(self._owner, sorted(lost - {t for group in groups for t in _turn_ids(group)}))
         trained = {state_turn for group in groups for state_turn in await self._trained(group)}
         await self._queue.put_back(
             tuple(g for g in groups if not any(t in trained for s in g.samples for t in s.turn_ids))

@@ -6,7 +6,7 @@ A scripted implementation of each ships with the library (`engines.scripted`, `j
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -89,8 +89,12 @@ class Trainer(Protocol):
 
     def train(self, batch: Batch) -> TrainReport: ...
 
+    def publish(self, weights_dir: Path, version: int) -> Path:
+        """Write the weights alone, in the type that engines serve, atomically; returns the directory."""
+        ...
+
     def save(self, checkpoint_dir: Path) -> Path:
-        """Write one checkpoint, atomically; returns its directory, whose `weights/` engines can load."""
+        """Write one checkpoint, atomically; returns its directory."""
         ...
 
     def load(self, checkpoint: Path) -> int:
@@ -104,14 +108,16 @@ class Resumed:
 
     Attributes:
         consumed: the turns that the updates since the checkpoint before it consumed, by the step that did.
-        weights_dir: what engines are to serve as version `step`; None at step 0, where it is the model as given.
-        adapters: with adapters for each user, their directories and versions by name.
+        checkpoint: where it was loaded from; None at step 0, where it is the model as given.
+        version: under which the checkpoint's weights, or the last before them, were published; None if it does not say.
+        users: with adapters for each user, each one's own step and version, by name.
     """
 
     step: int
     consumed: dict[int, tuple[str, ...]]
-    weights_dir: Path | None
-    adapters: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    checkpoint: Path | None = None
+    version: int | None = 0
+    users: dict[str, tuple[int, int | None]] = field(default_factory=dict)
 
 
 class Learner(Protocol):
@@ -123,8 +129,49 @@ class Learner(Protocol):
 
     async def train(self, batch: Batch) -> TrainReport: ...
 
+    async def publish(self, version: int, adapter: str = "") -> Path:
+        """Write the weights as they are now for engines, as `version`; returns the directory.
+
+        Args:
+            adapter: whose, where each user has weights of their own.
+        """
+        ...
+
     async def save(self) -> Path:
-        """Make the updates so far true; returns the weights directory to publish."""
+        """Write a checkpoint, which makes the updates so far outlive a crash; returns its directory."""
+        ...
+
+
+class Follower(Protocol):
+    """What samples come from, where it wants to know what became of them."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Figures to record with the update that was just made."""
+        ...
+
+    def left_out(self) -> Mapping[str, int]:
+        """Samples that were made and will never be trained, since the start, by reason."""
+        ...
+
+    async def updated(self, step: int) -> Mapping[str, float]:
+        """Update `step` was made, and is served if it is due; further figures."""
+        ...
+
+    async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
+        """The checkpoint of `step` is written, and it is the first to hold these groups."""
+        ...
+
+
+@runtime_checkable
+class PolicyVersion(Protocol):
+    """What a rollout is offered as `policy_version`: how far the policy is, and how old that makes a token."""
+
+    def __call__(self) -> int:
+        """The newest version that is served."""
+        ...
+
+    def staleness(self, version: int) -> int:
+        """Updates between a version and the weights that are trained now."""
         ...
 
 

@@ -347,11 +347,17 @@ class Sample:
         return sum(1 for flag in self.streams["loss_mask"] if flag)
 
     @property
-    def policy_version(self) -> int:
-        """The oldest version among the trained tokens: staleness is counted from it."""
+    def trained_versions(self) -> frozenset[int]:
+        """Every version that sampled a trained token, e.g. `{3, 4}`; 0, the model as given, where none is recorded."""
         versions = self.streams.get("policy_versions", ())
         mask = self.streams["loss_mask"]
-        return min((v for v, flag in zip(versions, mask, strict=True) if flag), default=0) if versions else 0
+        found = frozenset(v for v, flag in zip(versions, mask, strict=True) if flag) if versions else frozenset()
+        return found or frozenset({0})
+
+    @property
+    def policy_version(self) -> int:
+        """The lowest of them."""
+        return min(self.trained_versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +393,7 @@ class TrainReport:
     """What one update did.
 
     Attributes:
-        step: number of updates made so far, this one included; also the policy version it made.
+        step: number of updates made so far, this one included.
         skipped: why no update was applied (non-finite gradient, nothing to train); empty when one was.
         metrics: `loss/…` and `train/…` figures.
         left_out: by turn, why the samples of it could not be trained; the update was made without them.

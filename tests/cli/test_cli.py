@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from slime.status import Status, write_status
+
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "openclaw.cli", *arguments]
@@ -16,7 +18,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_the_commands():
     done = run("--help")
     assert done.returncode == 0
-    for command in ("export", "import", "rejudge", "demo", "tiny-model", "replay-traffic"):
+    for command in ("export", "import", "rejudge", "demo", "tiny-model", "replay-traffic", "status"):
         assert command in done.stdout
 
 
@@ -37,6 +39,19 @@ def test_merging_an_adapter_into_another_model_is_refused_in_one_line(tmp_path: 
         assert done.returncode != 0
         assert complaint in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_status_prints_what_a_run_says_of_itself(tmp_path: Path):
+    write_status(
+        tmp_path, Status("stalled", step=5, version=6, made=90, trained=80, dropped={"stale": 10}, reason="why")
+    )
+    done = run("status", "--run-dir", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    for words in ("state    stalled", "updates  5", "version 6", "90 made, 80 trained", "stale 10", "reason   why"):
+        assert words in done.stdout
+    none = run("status", "--run-dir", str(tmp_path / "none"))
+    assert (none.returncode, none.stderr.count("\n")) == (2, 1)
+    assert "name its --run-dir" in none.stderr
 
 
 def test_a_missing_recording_is_one_line_and_exit_code_2(tmp_path: Path):

@@ -65,8 +65,12 @@ async def test_what_is_published_answers(chat_model: Path, tmp_path: Path, per: 
     else:
         assert len(versions) == 2
         for source, found in versions.items():
-            manifest = read_manifest(checkpoints / "users" / source / "checkpoint-latest" / "weights")
+            publications = (checkpoints / "published" / source).glob("version-*")
+            manifest = max((read_manifest(path) for path in publications), key=lambda one: one.version)
             assert manifest.adapter == source
+            assert read_manifest(checkpoints / "users" / source / "checkpoint-latest" / "weights").adapter == source
             assert 0 in found, "new users start at the base"
             assert 1 <= max(found) <= manifest.version
+        first, second = versions.values()
+        assert first & second == {0}, "a version is one user's"
     assert [entry["step"] for entry in metrics] == list(range(1, len(metrics) + 1))

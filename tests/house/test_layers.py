@@ -11,11 +11,11 @@ from sources import Source, sources
 LAYERS: list[set[str]] = [
     {"slime.types", "slime.errors"},
     {"slime.private_files"},
-    {"slime.algorithms", "slime.monitor"},
+    {"slime.algorithms", "slime.monitor", "slime.status"},
     {"slime.fields", "slime.protocols", "slime.config"},
     {"slime.store", "slime.data", "slime.chat", "slime.plugins", "slime.weights"},
     {"slime.engines", "slime.trainers", "slime.judging", "slime.environments"},
-    {"slime.rollout", "openclaw"},
+    {"slime.rollout", "slime.publisher", "slime.run_watch", "openclaw"},
     {"slime.pipeline", "slime.cluster", "openclaw_rl", "openclaw_opd", "openclaw_combine", "openclaw_test"},
     {"slime.preflight"},
     {"train", "openclaw.cli"},

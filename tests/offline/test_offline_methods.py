@@ -23,6 +23,7 @@ from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
 from slime.plugins.losses import load_loss
 from slime.protocols import Resumed, TokenScores
+from slime.publisher import Publisher
 from slime.rollout.collecting import training_settings
 from slime.rollout.hindsight import hint_source
 from slime.rollout.offline import import_conversations
@@ -30,6 +31,7 @@ from slime.rollout.prompt_plan import plan_rollout
 from slime.store import Store
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Batch, TrainReport
+from slime.weights import Versions
 from transformers import AutoModelForCausalLM
 
 COMPLAINT, THANKS = "No, that is too long. Answer in one sentence.", "Thanks, that is right!"
@@ -93,8 +95,11 @@ class InProcess:
         self.batches.append(batch)
         return self._trainer.train(batch)
 
+    async def publish(self, version: int, adapter: str = "") -> Path:
+        return self._trainer.publish(self._save_dir / "published" / f"version-{version}", version)
+
     async def save(self) -> Path:
-        return self._trainer.save(self._save_dir) / "weights"
+        return self._trainer.save(self._save_dir)
 
 
 def write_talks(directory: Path, replies: Sequence[tuple[str, str]]) -> None:
@@ -118,14 +123,14 @@ async def train_offline(model_dir: Path, rollout_dir: Path, folder: Path, *flags
         offered |= {"teacher": Teacher(engine, engine, chat, config.teacher), "hint_source": hint_source(config, None)}
 
         def rollout() -> AsyncIterator[Any]:
-            samples: AsyncIterator[Any] = call(offered | {"policy_version": lambda: pipeline.admitted_version})
+            samples: AsyncIterator[Any] = call(offered | {"policy_version": pipeline.policy_version})
             return samples
 
         pipeline = Pipeline(
             store=store,
             rollout=rollout,
             learner=learner,
-            publish=engine.update_weights,
+            publisher=Publisher(Versions(config.checkpoint.save_dir), learner, engine.update_weights),
             monitor=Monitor(config.monitor.run_dir),
             owner="train",
             rollout_config=config.rollout,

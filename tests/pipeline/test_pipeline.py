@@ -14,6 +14,7 @@ from slime.judging.drift import WatchedJudge
 from slime.judging.scripted import ScriptedJudge
 from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
+from slime.publisher import Publisher
 from slime.rollout.live import judged_turns, sample_of
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
@@ -30,6 +31,7 @@ from slime.types import (
     Verdict,
     VersionSpan,
 )
+from slime.weights import Versions
 
 NEXT: tuple[Message, ...] = ({"role": "user", "content": "thanks"},)
 
@@ -75,7 +77,7 @@ def build(
             store,
             judge,
             owner="test",
-            policy_version=lambda: pipeline.version,
+            policy_version=pipeline.policy_version,
             rollout=rollout,
             num_workers=3,
         )
@@ -91,7 +93,7 @@ def build(
         store=store,
         rollout=samples,
         learner=learner,
-        publish=publish,
+        publisher=Publisher(Versions(folder / "save"), learner, publish),
         monitor=Monitor(folder / "run"),
         owner="test",
         rollout_config=rollout,
@@ -198,7 +200,7 @@ async def test_a_killed_run_goes_on_where_its_checkpoint_stands(store: Store, tm
     await run(pipeline)
     assert await store.trained_by(1) == ("a", "b")
     assert again.trained == [(2, ("c", "d"))]
-    assert published == [1, 2]
+    assert published == [2, 3], "version 1 was served before the crash and is never given again"
 
 
 async def _raise(error: TrainerError, _: object) -> None:
@@ -209,15 +211,18 @@ async def test_an_update_interrupted_after_its_checkpoint_stands_in_the_figures(
     await fill(store, ["a", "b", "c", "d"])
     learner = ScriptedLearner(tmp_path / "save")
     first, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=2)
-    is_publishing = asyncio.Event()
+    is_saved, save = asyncio.Event(), learner.save
 
-    async def publish(weights_dir: Path, version: int) -> None:
-        is_publishing.set()
+    async def save_and_hang() -> Path:
+        learner.save = save  # type: ignore[method-assign]
+        checkpoint = await save()
+        is_saved.set()
         await asyncio.sleep(30)
+        return checkpoint
 
-    first._publish = publish
+    learner.save = save_and_hang  # type: ignore[method-assign]
     running = asyncio.create_task(first.run())
-    await asyncio.wait_for(is_publishing.wait(), 10)
+    await asyncio.wait_for(is_saved.wait(), 10)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     second, _ = build(store, learner, tmp_path, ScriptedJudge(good), updates=2)
@@ -279,7 +284,7 @@ async def test_a_run_on_what_is_stored_ends_when_nothing_is_left(store: Store, t
     assert await store.trained_at("e") == 3
     again, _ = build(store, ScriptedLearner(tmp_path / "save"), tmp_path, judge, updates=0, until_drained=True)
     await run(again)
-    assert again.version == 3
+    assert again.step == 3
 
 
 async def test_a_trainer_that_dies_on_the_last_turns_still_trains_them(store: Store, tmp_path: Path):

@@ -71,6 +71,7 @@ class Rig:
             self.engines,
             self.urls,
             policy_version=lambda: self.version,
+            step=lambda: self.version,
             num_pending=lambda: self.pending,
             relative=self.relative,
         )

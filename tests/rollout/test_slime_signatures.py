@@ -111,7 +111,7 @@ async def test_a_data_source(rig: Rig):
     more += ["--num-rollouts-per-prompt", "2", "--rollout-batch-size", "4"]
     groups, run = await rig.groups(2, *more)
     assert [len(group.samples) for group in groups] == [2, 2]
-    assert await run.saved(1, ("rollout0-0",)) == {}
+    await run.saved(1, ("rollout0-0",))
     assert run.source.saved == [1]  # type: ignore[attr-defined]
 
 
@@ -121,12 +121,12 @@ async def test_an_evaluation_by_our_engines_and_by_a_function(http_rig: Rig):
     calls = load_file(HOOKS).calls
     calls.clear()
     run = http_rig.start(http_rig.config(*flags(http_rig, *one_reward(), *sets, *log, "--default-max-tokens", "16")))
-    assert await run.saved(1, ()) == {}
-    assert await run.saved(2, ()) == {"eval/held": -1.0, "eval/held-truncated_ratio": 1.0, "eval/held-unjudged": 0.0}
+    assert await run.updated(1) == {}
+    assert await run.updated(2) == {"eval/held": -1.0, "eval/held-truncated_ratio": 1.0, "eval/held-unjudged": 0.0}
     assert calls == [("eval_log", 2, ["held"])]
     own = ["--eval-function-path", str(PUBLISHED / "slime_rollout.py"), "--eval-interval", "1"]
     run = http_rig.start(http_rig.config(*flags(http_rig, *one_reward(), *own)))
-    assert (await run.saved(1, ()))["eval/mine"] == -1.0
+    assert (await run.updated(1))["eval/mine"] == -1.0
 
 
 @pytest.mark.parametrize(

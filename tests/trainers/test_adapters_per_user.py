@@ -12,7 +12,7 @@ from slime.data.source_queue import SourceQueue
 from slime.errors import TrainerError
 from slime.trainers.torch.per_user import UserTrainers
 from slime.types import Batch, Sample, SampleGroup
-from slime.weights import merge_adapter, read_manifest, verify_adapter
+from slime.weights import Versions, merge_adapter, read_manifest, verify_adapter
 from transformers import AutoModelForCausalLM
 
 PROMPT, LIKED_BY_ADA, LIKED_BY_BOB = (5, 6, 7), 11, 22
@@ -60,7 +60,7 @@ def test_each_gets_what_they_like_and_nothing_of_the_other(policy_dir: Path, tmp
         for user in ("ada", "bob"):
             report = trainers.train(batch(user, step))
             trainers.save(tmp_path / "both")
-    assert (report.step, report.metrics["train/user_version"]) == (12, 6.0)
+    assert (report.step, report.metrics["train/user_updates"]) == (12, 6.0)
     at_first, found = preference(policy_dir), {}
     for user in ("ada", "bob"):
         adapter_dir = tmp_path / "both" / "users" / user / "checkpoint-latest" / "weights"
@@ -84,7 +84,7 @@ def test_each_gets_what_they_like_and_nothing_of_the_other(policy_dir: Path, tmp
 def test_a_run_resumes_every_user_where_they_were(policy_dir: Path, tmp_path: Path) -> None:
     config = CheckpointConfig(save_dir=tmp_path)
     first = user_trainers(policy_dir)
-    assert first.resume(config).adapters == {}
+    assert first.resume(config).users == {}
     for user in ("ada", "bob", "ada"):
         first.train(batch(user, first.num_updates))
         first.save(tmp_path)
@@ -92,7 +92,7 @@ def test_a_run_resumes_every_user_where_they_were(policy_dir: Path, tmp_path: Pa
     second = user_trainers(policy_dir)
     resumed = second.resume(config)
     assert resumed.step == 3
-    assert {name: version for name, (_, version) in resumed.adapters.items()} == {"ada": 2, "bob": 1}
+    assert {name: step for name, (step, _) in resumed.users.items()} == {"ada": 2, "bob": 1}
     assert resumed.consumed == {3: ("ada2x11", "ada2x22"), 2: ("bob1x11", "bob1x22")}
     assert second.train(batch("bob", 9)).step == 4
 
@@ -107,25 +107,28 @@ def test_a_batch_is_of_one_user(policy_dir: Path, tmp_path: Path) -> None:
         trainers.train(Batch((SampleGroup("g", (sample("../etc", 11, 1.0),)),)))
 
 
-async def test_the_queue_gives_batches_of_one_user_and_ages_them_by_that_users_updates() -> None:
-    queue = SourceQueue(capacity=10, max_staleness=1)
+async def test_the_queue_gives_batches_of_one_user_and_ages_them_by_that_users_updates(tmp_path: Path) -> None:
+    versions = Versions(tmp_path)
+    versions.open()
+    queue = SourceQueue(10, 1, lambda one: max(versions.staleness(v, one.source) for v in one.trained_versions))
     for index, user in enumerate(["ada", "bob", "ada", "bob", "ada"]):
         await queue.put(SampleGroup(f"{user}{index}", (sample(user, 11, 1.0, f"{user}{index}"),)))
-    taken = await queue.take(2, version=50)
+    taken = await queue.take(2)
     assert [group.group_id for group in taken.groups] == ["ada0", "ada2"]
-    queue.trained(taken.groups)
-    assert [group.group_id for group in (await queue.take(2, version=51)).groups] == ["bob1", "bob3"]
-    queue.restore({"ada": 2})
-    late = await queue.take_rest(version=52)
-    assert [group.group_id for group in late.stale] == ["ada4"], "sampled by 0, and hers is 2 now"
-    assert queue.admitted_version(52) == 0
+    assert queue.line_of(taken.groups) == "ada"
+    for _ in range(2):
+        versions.trained("ada")
+        versions.take("ada")
+    late = await queue.take(2)
+    assert [group.group_id for group in late.stale] == ["ada4"], "sampled by 0, two of her updates ago"
+    assert [group.group_id for group in late.groups] == ["bob1", "bob3"], "his weights are as they were"
 
 
 async def test_many_who_say_little_do_not_block_each_other() -> None:
     queue = SourceQueue(capacity=3, max_staleness=1)
     for user in ("ada", "bob", "cyd"):
         await queue.put(SampleGroup(user, (sample(user, 11, 1.0, user),)))
-    assert [group.group_id for group in (await queue.take(2, version=0)).groups] == ["ada"]
+    assert [group.group_id for group in (await queue.take(2)).groups] == ["ada"]
 
 
 def test_scores_that_taught_a_user_nothing_are_remembered_past_another_users_update(policy_dir: Path, tmp_path: Path):

@@ -116,7 +116,7 @@ def test_a_corrupt_checkpoint_is_refused_and_the_last_good_one_named(
     with caplog.at_level(logging.ERROR):
         resumed = trainer.resume(CheckpointConfig(save_dir=two_checkpoints))
     assert resumed.step == 1
-    assert resumed.weights_dir == two_checkpoints / "checkpoint-1" / "weights"
+    assert resumed.checkpoint == two_checkpoints / "checkpoint-1"
     assert "checkpoint passed over" in caplog.text
 
 
@@ -136,7 +136,7 @@ def test_where_a_run_begins(policy_dir: Path, two_checkpoints: Path, tmp_path_fa
     assert resumed().step == 2
     assert resumed(resume_from_checkpoint="none").step == 0
     assert resumed(resume_from_checkpoint=str(two_checkpoints / "checkpoint-1")).step == 1
-    assert resumed(save_dir=tmp_path_factory.mktemp("empty")).weights_dir is None
+    assert resumed(save_dir=tmp_path_factory.mktemp("empty")).checkpoint is None
     with pytest.raises(WeightsError, match="no such checkpoint"):
         resumed(resume_from_checkpoint=str(two_checkpoints / "checkpoint-9"))
 

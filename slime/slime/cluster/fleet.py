@@ -2,6 +2,7 @@
 
 publish(weights, version) ─▶ every engine that is up         an engine that was down starts with them
 publish(adapter, version) ─▶ beside the base, the same way
+                             one refuses ─▶ those that took it go back, and the publication has failed
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,7 @@ class Fleet:
         self._lora = lora
         self._published: tuple[Path, int] | None = None
         self._adapters: dict[str, tuple[Path, int]] = {}
+        self._handed: dict[int, set[Path]] = {}
         ports = [] if attached else [free_port() for _ in gpus]
         self.urls = list(attached) or [f"http://127.0.0.1:{port}" for port in ports]
         self.clients = [
@@ -70,13 +73,18 @@ class Fleet:
 
     def _child(self, index: int, port: int, gpus: str, log_path: Path) -> Child:
         def arguments() -> tuple[Any, ...]:
-            weights_dir, version = self._published or (Path(self._model.model_path), 0)
+            weights_dir, version = self._published or self._given
+            self._hand(index, weights_dir, *(adapter_dir for adapter_dir, _ in self._adapters.values()))
             device = self._model.device if gpus else "cpu"  # "auto" would find GPUs that are somebody else's
             model = replace(self._model, model_path=str(weights_dir), device=device)
             flags = ("--weight-version", str(version), *adapter_flags(model, self._config, self._lora, self._adapters))
             return model, self._config, str(log_path), port, gpus, flags
 
         return Child(f"engine {index}", EngineActor, arguments, lambda: self._catch_up(index))
+
+    @property
+    def _given(self) -> tuple[Path, int]:
+        return Path(self._model.model_path), 0
 
     async def start(self) -> None:
         """Returns when every engine generates. Raises EngineUnavailable when one does not."""
@@ -91,7 +99,8 @@ class Fleet:
         While none is up the trainer waits here: it must not run ahead of what is sampled.
 
         Raises:
-            EngineRejected: an engine refused the weights and serves the earlier ones; they must not go live anywhere.
+            EngineRejected: an engine refused the weights. Those that had taken them were brought back: all serve what
+                they served before.
             EngineUnavailable: none came up in the time that starting one may take.
         """
         before = self._published, self._adapters
@@ -104,10 +113,15 @@ class Fleet:
             outcomes = await asyncio.gather(
                 *(self._catch_up(index) for index in range(len(self.clients))), return_exceptions=True
             )
-            for outcome in outcomes:
+            for url, outcome in zip(self.urls, outcomes, strict=True):
                 if isinstance(outcome, EngineRejected):
                     self._published, self._adapters = before
-                if isinstance(outcome, EngineRejected) or not isinstance(outcome, EngineError | None):
+                    await self._withdraw(weights_dir, version)
+                    raise EngineRejected(
+                        f"{url} refused version {version}, which is withdrawn from all engines: {outcome}",
+                        outcome.status,
+                    )
+                if not isinstance(outcome, EngineError | None):
                     raise outcome
             missing = [url for url, outcome in zip(self.urls, outcomes, strict=True) if outcome is not None]
             if len(missing) < len(self.urls):
@@ -120,15 +134,59 @@ class Fleet:
 
     async def _catch_up(self, index: int) -> None:
         """Bring one engine to the published versions, whatever it serves."""
-        client = self.clients[index]
-        if self._published is not None:
-            weights_dir, version = self._published
+        client, published, adapters = self.clients[index], self._published, dict(self._adapters)
+        current = [adapter_dir for adapter_dir, _ in adapters.values()]
+        if published is not None:
+            weights_dir, version = published
+            current.append(weights_dir)
             if await client.version() != version:
+                self._hand(index, weights_dir)
                 await client.update_weights(weights_dir, version)
-        loaded = await client.adapters() if self._adapters else {}
-        for name, (adapter_dir, version) in self._adapters.items():
+        loaded = await client.adapters() if adapters else {}
+        for name, (adapter_dir, version) in adapters.items():
             if version not in loaded.get(name, []):
+                self._hand(index, adapter_dir)
                 await client.load_adapter(name, adapter_dir, version)
+        self._handed[index] = set(current)
+
+    def _hand(self, index: int, *directories: Path) -> None:
+        self._handed.setdefault(index, set()).update(directories)
+
+    def in_use(self) -> frozenset[Path]:
+        """Directories that an engine serves, or was told to load and has not said it serves."""
+        return frozenset(path for directories in self._handed.values() for path in directories)
+
+    async def newest_version(self) -> int:
+        """The highest version that an engine which is up knows, whoever published it; 0 if none is up."""
+        versions = [0]
+        for client in self.clients:
+            with contextlib.suppress(EngineUnavailable):
+                loaded = await client.adapters() if self._lora.use_lora else {}
+                versions += [await client.version(), *(version for found in loaded.values() for version in found)]
+        return max(versions)
+
+    async def _withdraw(self, weights_dir: Path, version: int) -> None:
+        """Have no engine serve a publication that one of them refused; what cannot be reached starts without it."""
+        names = _by_name(weights_dir) if is_adapter(weights_dir) else {}
+        outcomes = await asyncio.gather(
+            *(self._take_back(client, version, names) for client in self.clients), return_exceptions=True
+        )
+        for url, outcome in zip(self.urls, outcomes, strict=True):
+            if isinstance(outcome, EngineError):
+                log.error("engine may still serve what was withdrawn url=%s version=%d error=%s", url, version, outcome)
+            elif outcome is not None:
+                raise outcome
+
+    async def _take_back(self, client: HttpEngine, version: int, names: Mapping[str, tuple[Path, int]]) -> None:
+        if not names:
+            earlier_dir, earlier = self._published or self._given
+            if await client.version() == version:
+                await client.update_weights(earlier_dir, earlier)
+            return
+        loaded = await client.adapters()
+        for name, (_, withdrawn) in names.items():
+            if withdrawn in loaded.get(name, []):
+                await client.unload_adapter(name, withdrawn)
 
     async def supervise(self) -> None:
         """Own engines are started again when they end; attached ones, however they come back, get what is published."""

@@ -24,7 +24,7 @@ from slime.errors import TrainerError
 from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Resumed
-from slime.trainers.torch.checkpoint import servable
+from slime.trainers.torch.checkpoint import publication_dir
 from slime.trainers.torch.per_user import UserTrainers
 from slime.trainers.torch.ranks import join_ranks
 from slime.trainers.torch.trainer import TorchTrainer, build_trainer
@@ -52,6 +52,13 @@ class Rank:
 
     def train(self, batch: Batch) -> TrainReport:
         return self._trainer.train(batch)
+
+    def publish(self, version: int, adapter: str) -> Path:
+        """Write the weights for engines; returns their directory."""
+        place = publication_dir(self._checkpoints.save_dir.resolve(), version, adapter)
+        if isinstance(self._trainer, UserTrainers):
+            return self._trainer.publish(place, version, adapter)
+        return self._trainer.publish(place, version)
 
     def save(self) -> Path:
         """Write a checkpoint; returns its directory."""
@@ -96,9 +103,13 @@ class RankedLearner:
         self._step = report.step
         return report
 
+    async def publish(self, version: int, adapter: str = "") -> Path:
+        weights_dir: Path = (await self._all("publish", version, adapter))[0]
+        return weights_dir
+
     async def save(self) -> Path:
         checkpoint: Path = (await self._all("save"))[0]
-        return servable(checkpoint)
+        return checkpoint
 
     async def stop(self) -> None:
         """End every rank, whatever it is doing."""

@@ -126,6 +126,8 @@ class RolloutConfig:
     num_rollout: int = option(0, "updates to make; 0 = go on until stopped", ge=0)
     max_staleness: int = option(4, "updates a sample may lag behind before it is dropped", ge=0)
     queue_capacity: int = option(256, "samples that may wait for the trainer", ge=1)
+    stall_after_s: float = option(600.0, "how long nothing may be trained, of samples that are made, before the run says why; over prompts it ends", gt=0)
+    stall_samples: int = option(32, "samples that must be lost meanwhile", ge=1)
     lease_s: float = option(300.0, "how long a collector may hold a turn before another may take it", gt=0)
     data_path: str = option("", "train offline on these and end: conversation files, a directory of them, or another run's buffer", env=("DATA_PATH",))
     min_turns: int = option(1, "shortest conversation of --data-path that is trained, in turns", ge=1, needs=when.FILES)
@@ -263,7 +265,8 @@ class CheckpointConfig:
     """What is kept on disk."""
 
     save_dir: Path = option(Path("./checkpoints"), "where checkpoints are written", env=("CKPT_SAVE_DIR",))
-    save_interval: int = option(1, "updates between checkpoints", ge=1)
+    save_interval: int = option(1, "updates between checkpoints: a crash undoes those since the last", ge=1)
+    publish_interval: int = option(1, "updates between versions that engines serve, whether or not a checkpoint is written", ge=1)
     keep_checkpoints: int = option(3, "newest checkpoints that are kept", ge=1)
     resume_from_checkpoint: str = option("auto", "auto: the newest in save_dir if any; a checkpoint directory; or none", env=("RESUME_CKPT",))
 

@@ -34,6 +34,7 @@ def check_startup(config: Config) -> None:
     _check_teacher(config)
     _check_resume(config)
     _check_lora(config)
+    _check_publishing(config)
     _check_packages(config)
     if config.engine.engine_gpus:
         raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
@@ -140,10 +141,22 @@ def _check_lora(config: Config) -> None:
             raise ConfigError(
                 "--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out"
             )
-        if config.checkpoint.save_interval > 1:
-            raise ConfigError("--adapter-per user: every update is saved; leave --save-interval out")
+        for name in ("save_interval", "publish_interval"):
+            if getattr(config.checkpoint, name) > 1:
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"--adapter-per user: each update is one user's, served and saved; leave {flag} out")
         if config.loss.advantage_estimator == "ppo":
             raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
+
+
+def _check_publishing(config: Config) -> None:
+    """Whether what engines serve is ever new enough to be trained."""
+    interval, max_staleness = config.checkpoint.publish_interval, config.rollout.max_staleness
+    if interval > max_staleness + 1:
+        raise ConfigError(
+            f"--publish-interval {interval}: engines would fall {interval - 1} updates behind, and --max-staleness "
+            f"{max_staleness} drops what they sample then; publish every {max_staleness + 1} updates at least"
+        )
 
 
 def _check_packages(config: Config) -> None:

@@ -1,48 +1,33 @@
-"""The queue of a run that trains an adapter for each user: batches of one source, aged by that source's own updates.
+"""The queue of a run that trains an adapter for each user: every batch is of one source.
 
 put ─▶ [ada bob ada ada bob] ─ the source that first has enough ─▶ take ─▶ [ada ada ada]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from slime.data.sample_queue import SampleQueue, Taken
-from slime.types import Sample, SampleGroup
+from slime.types import SampleGroup
 
 
 class SourceQueue(SampleQueue):
-    """A `SampleQueue` whose versions count the updates of each source's policy; the run's own version does not matter.
+    """A `SampleQueue` whose sources have weights of their own.
 
     The capacity is shared. Where it is full and no source has enough for a batch, the longest line is taken as it is,
     so that many people who say little cannot block each other.
     """
 
-    def __init__(self, capacity: int, max_staleness: int) -> None:
-        super().__init__(capacity, max_staleness)
-        self._versions: dict[str, int] = {}
+    def line_of(self, groups: Sequence[SampleGroup]) -> str:
+        return _source(groups[0])
 
-    def restore(self, versions: Mapping[str, int]) -> None:
-        """Go on from the versions that were saved, by source."""
-        self._versions = dict(versions)
-
-    def trained(self, groups: Sequence[SampleGroup]) -> None:
-        """These groups, of one source, made an update of it."""
-        source = _source(groups[0])
-        self._versions[source] = self._versions.get(source, 0) + 1
-
-    def version_of(self, sample: Sample, version: int) -> int:
-        return self._versions.get(sample.source, 0)
-
-    def admitted_version(self, version: int) -> int:
-        """A turn that nobody has placed yet may be of somebody whose policy is new."""
-        return 0
-
-    async def take(self, num_samples: int, version: int) -> Taken:
+    async def take(self, num_samples: int) -> Taken:
         """Wait for `num_samples` fresh samples of one source and take just enough whole groups of it for them."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._has_stale(version) or self._ready(num_samples) is not None)
-            stale = self._remove_stale(version)
+            await self._changed.wait_for(
+                lambda: self._has_stale() or self._is_ended or self._ready(num_samples) is not None
+            )
+            stale = self._remove_stale()
             source = self._ready(num_samples)
             groups: list[SampleGroup] = []
             for group in self._groups:
@@ -53,17 +38,18 @@ class SourceQueue(SampleQueue):
             self._changed.notify_all()
             return Taken(tuple(groups), stale)
 
-    async def take_rest(self, version: int) -> Taken:
+    async def take_rest(self) -> Taken:
         """What is left of one source, at once; nothing when nothing waits."""
         counts = self._counts()
-        return await self.take(max(counts.values()), version) if counts else Taken((), ())
+        return await self.take(max(counts.values())) if counts else Taken((), ())
 
     def _ready(self, num_samples: int) -> str | None:
         counts = self._counts()
         if not counts:
             return None
         longest = max(counts, key=lambda source: counts[source])
-        return longest if counts[longest] >= num_samples or len(self) >= self.capacity else None
+        is_due = counts[longest] >= num_samples or len(self) >= self.capacity or self._is_ended
+        return longest if is_due else None
 
     def _counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}

@@ -235,6 +235,11 @@ class HttpEngine:
             if old not in self._unloading:
                 self._in_background(self._unload(old))
 
+    async def unload_adapter(self, name: str, version: int) -> None:
+        """Let go of one version: requests from now on are answered by the newest that is left, or the base."""
+        await self._unload(dialect.adapter_to_wire(name, version))
+        await self._adapters.refresh()
+
     async def adapters(self) -> Loaded:
         """The versions that are loaded of each adapter, oldest first."""
         return await self._adapters.refresh()

@@ -1,4 +1,4 @@
-"""Evaluation during a run: replies to held-out prompts, rewarded as in training, and never trained.
+"""Evaluation during a run: replies to held-out prompts by what engines serve, rewarded as in training, never trained.
 
 every --eval-interval updates:  prompts ─▶ GroupMaker ─▶ {set: rewards, truncated, samples} ─▶ eval/<set>
 """

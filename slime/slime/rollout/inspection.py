@@ -34,7 +34,7 @@ from slime.plugins.hooks import ROLLOUT
 from slime.private_files import make_private_dir, write_private
 from slime.rollout.hindsight import adapter_of, hint_source
 from slime.store import Store
-from slime.store.store import FILE_NAME
+from slime.store.schema import FILE_NAME
 from slime.types import SampleGroup, Turn, TurnState
 
 _OWNER = "inspection"

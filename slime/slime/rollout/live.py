@@ -25,7 +25,7 @@ from slime.config import JudgeConfig, RolloutConfig
 from slime.data.stitching import ScoredTurn, stitch, why_not_trained
 from slime.errors import LeaseLost
 from slime.judging.precedence import judge_with_feedback
-from slime.protocols import Judge
+from slime.protocols import Judge, PolicyVersion
 from slime.rollout.outage import Outage
 from slime.store import Claim, Store
 from slime.types import SampleGroup, Turn, Verdict
@@ -66,7 +66,8 @@ async def finished_turns(
     Args:
         finish: its errors end the collecting; what may fail in a turn is for it to turn into `NotTrained`.
         owner: who holds the leases; a collector started again under the same name may release its old ones.
-        policy_version: the trainer's version now; turns more than `rollout.max_staleness` older are excluded.
+        policy_version: says how old a turn is; those more than `rollout.max_staleness` updates old are excluded. A
+            plain function gives the version now, and age is counted in versions.
         num_workers: turns judged and finished at once.
     """
     judging: list[asyncio.Task[T | None]] = []  # in the order they were claimed
@@ -78,8 +79,8 @@ async def finished_turns(
                 if outage.has_waiting:
                     random.shuffle(claims)  # the first finds out whether the judge is back: not always the same one
                 for claim in claims:
-                    oldest = policy_version() - rollout.max_staleness
-                    judging.append(asyncio.create_task(_take_one(store, judge, finish, claim, owner, oldest, outage)))
+                    reason = _why_not(claim.turn, policy_version, rollout.max_staleness)
+                    judging.append(asyncio.create_task(_take_one(store, judge, finish, claim, owner, reason, outage)))
             if not judging:
                 await asyncio.sleep(_POLL_S)
                 continue
@@ -96,14 +97,14 @@ async def finished_turns(
 
 
 async def _take_one(
-    store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, oldest: int, outage: Outage
+    store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, why_not: str, outage: Outage
 ) -> T | None:
     """Take one claimed turn to a stored verdict and beyond; None when nothing of it can be trained, or not yet."""
     turn = claim.turn
     try:
-        if reason := _why_not(turn, oldest):
+        if why_not:
             outage.forget(turn.turn_id)
-            await store.exclude([turn.turn_id], reason)
+            await store.exclude([turn.turn_id], why_not)
             return None
         verdict = claim.verdict
         if verdict is None:
@@ -145,11 +146,16 @@ async def _judged(store: Store, judge: Judge, claim: Claim, owner: str, outage: 
     return turn, verdict
 
 
-def _why_not(turn: Turn, oldest: int) -> str:
+def _why_not(turn: Turn, policy_version: Callable[[], int], max_staleness: int) -> str:
     if reason := why_not_trained(turn):
         return reason
-    if turn.completion.spans[0].version < oldest:
-        return f"stale: sampled by version {turn.completion.spans[0].version}, oldest trained is {oldest}"
+    for version in {span.version for span in turn.completion.spans}:
+        if isinstance(policy_version, PolicyVersion):
+            staleness = policy_version.staleness(version)
+        else:
+            staleness = policy_version() - version
+        if staleness > max_staleness:
+            return f"stale: version {version} sampled it, {staleness} updates ago, and {max_staleness} are the most"
     return ""
 
 

@@ -50,6 +50,7 @@ class BatchMaker:
 
     def __init__(self, config: Config, source: DataSource, maker: GroupMaker) -> None:
         self.rollout_id = 0
+        self.left_out: Counter[str] = Counter()
         self._temperature = config.prompts.rollout_temperature
         self._reward_key = config.prompts.reward_key
         self._source = source
@@ -88,6 +89,7 @@ class BatchMaker:
             elif isinstance(self._source, PromptSource):
                 self._source.settle(self.settled([group_id]))
         reasons = Counter(why_not_trained(sample) for sample in flatten(groups))
+        self.left_out.update({reason: number for reason, number in reasons.items() if reason})
         if not finished and reasons["no log-probs"]:
             raise PluginError(
                 "replies come without log-probs and none can be trained: set sample.rollout_log_probs from the answer "

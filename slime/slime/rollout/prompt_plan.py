@@ -82,12 +82,14 @@ class RolloutPlan:
         engine_urls: Sequence[str],
         *,
         policy_version: Callable[[], int],
+        step: Callable[[], int],
         num_pending: Callable[[], int],
         relative: RelativeJudge | None = None,
     ) -> PromptRun | None:
         """What a loop over prompts works with; None for conversations.
 
         Args:
+            policy_version, step, num_pending: see `PromptRun`.
             relative: ranks the replies to a prompt, with `--judge-siblings`.
         """
         if self.loop == "live":
@@ -102,7 +104,13 @@ class RolloutPlan:
         maker = GroupMaker(config, self.hooks, judge, engines, chat, engine_urls, comparer)
         evaluation = Evaluation(config, self.eval_sets, self.source, maker)
         return PromptRun(
-            config, self.source, maker, policy_version=policy_version, num_pending=num_pending, evaluation=evaluation
+            config,
+            self.source,
+            maker,
+            policy_version=policy_version,
+            step=step,
+            num_pending=num_pending,
+            evaluation=evaluation,
         )
 
 

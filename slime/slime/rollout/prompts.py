@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from slime.config import Config
-from slime.errors import PluginError
+from slime.errors import PluginError, RunStalled
 from slime.plugins.loading import describe
 from slime.plugins.slime_sample import DynamicFilterOutput, Group, Sample, flatten
 from slime.rollout.evaluation import Evaluation
@@ -39,7 +39,8 @@ class PromptRun:
     """What a run over prompts has: its data source, what makes groups of it, and how far the trainer is.
 
     Args:
-        policy_version: updates made.
+        policy_version: the newest version that is served.
+        step: updates made.
         num_pending: samples that wait for the trainer, or that it is training.
     """
 
@@ -50,12 +51,14 @@ class PromptRun:
         maker: GroupMaker,
         *,
         policy_version: Callable[[], int],
+        step: Callable[[], int],
         num_pending: Callable[[], int],
         evaluation: Evaluation | None = None,
     ) -> None:
         self.source = source
         self.maker = maker
         self.policy_version = policy_version
+        self.step = step
         self.batches = BatchMaker(config, source, maker)
         self._num_pending = num_pending
         self._evaluation = evaluation
@@ -63,12 +66,14 @@ class PromptRun:
         self._group_size = config.rollout.num_rollouts_per_prompt
         self._groups_per_batch = groups_per_batch(config)
         self._num_at_once = config.prompts.over_sampling_batch_size or self._groups_per_batch
-        self._ahead = (config.rollout.max_staleness + 1) * self._batch_size
+        behind = config.checkpoint.publish_interval - 1  # updates that engines may not serve yet
+        self._ahead = (config.rollout.max_staleness + 1 - behind) * self._batch_size
         self._under_way: dict[asyncio.Task[Group], int] = {}
         self._kept: list[tuple[Group, int]] = []
         self._reserve: list[tuple[Group, int]] = []
         self._is_exhausted = False
         self._dropped: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
 
     # ---- what the pipeline asks
 
@@ -78,20 +83,27 @@ class PromptRun:
         drops = {f"rollout/dynamic_filter/drop_{reason}": float(count) for reason, count in dropped.items()}
         return {**self.batches.metrics(), **drops}
 
-    async def saved(self, step: int, group_ids: tuple[str, ...]) -> Mapping[str, float]:
+    def left_out(self) -> Mapping[str, int]:
+        """Samples that were made and will never be trained, since the start, by reason."""
+        return self._left_out + self.batches.left_out
+
+    async def updated(self, step: int) -> Mapping[str, float]:
+        """Update `step` was made: an evaluation may be due."""
+        return {} if self._evaluation is None else await self._evaluation.run(step)
+
+    async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
         """The checkpoint of `step` is written, and it is the first to hold these groups: the data source's turn."""
         if isinstance(self.source, PromptSource):
             self.source.settle(self.batches.settled(group_ids))
         if callable(save := getattr(self.source, "save", None)):
             save(step)
-        return {} if self._evaluation is None else await self._evaluation.run(step)
 
     # ---- the stream
 
     def load(self) -> None:
         """Bring the data source to the trainer's checkpoint."""
         if callable(load := getattr(self.source, "load", None)):
-            load(self.policy_version())
+            load(self.step())
 
     def has_room(self, num_samples: int) -> bool:
         """Whether so many samples more would still be trained in time."""
@@ -102,8 +114,17 @@ class PromptRun:
         """Whether the reward is switched off, so that nothing sampled from now on could be trained."""
         return self.maker.judge is not None and self.maker.judge.is_disabled
 
+    def check_is_judged(self) -> None:
+        """Raise RunStalled where the reward is switched off."""
+        if self.is_unjudged:
+            raise RunStalled("--custom-rm-path failed again and again and was switched off: see its errors in the log")
+
     async def stream(self) -> AsyncIterator[SampleGroup]:
-        """Groups to train on, as they are finished; endless."""
+        """Groups to train on, as they are finished, until the data source has no more prompts.
+
+        Raises:
+            RunStalled: the reward was switched off, so that nothing sampled from now on could be trained.
+        """
         self.load()
         began = time.monotonic()
         try:
@@ -119,10 +140,9 @@ class PromptRun:
                         yield group
                     began = time.monotonic()
                 if (self._is_exhausted or self.is_unjudged) and not self._under_way and not self._kept:
-                    log.error(
-                        "no more prompts are given out reason=%s", "unjudged" if self.is_unjudged else "exhausted"
-                    )
-                    await asyncio.Event().wait()
+                    self.check_is_judged()
+                    log.info("the prompts are exhausted")
+                    return
         finally:
             for task in self._under_way:
                 task.cancel()
@@ -171,6 +191,7 @@ class PromptRun:
 
     def _drop(self, group: Group, reason: str) -> None:
         self._dropped[reason] += 1
+        self._left_out[reason] += len(flatten(group))
         if isinstance(self.source, PromptSource):
             self.source.settle({sample.group_index for sample in flatten(group) if sample.group_index is not None})
 

@@ -29,12 +29,14 @@ async def batches_of(call: NamedCall, prompts: PromptRun, *, batch_size: int) ->
 
     Raises:
         PluginError: the function failed, took too long, or gave no groups of samples.
+        RunStalled: the reward was switched off.
     """
     prompts.load()
-    prompts.batches.rollout_id = prompts.policy_version()
+    prompts.batches.rollout_id = prompts.step()
     place = describe(call.function)
     while True:
-        if not prompts.has_room(batch_size - 1) or prompts.is_unjudged:
+        prompts.check_is_judged()
+        if not prompts.has_room(batch_size - 1):
             await asyncio.sleep(_POLL_S)
             continue
         began, version = time.monotonic(), prompts.policy_version()

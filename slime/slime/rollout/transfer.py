@@ -18,7 +18,7 @@ from slime.data.conversation_files import Conversation, RecordedTurn, read_conve
 from slime.errors import ConfigError
 from slime.store import Store
 from slime.store.records import decode_sampling, encode_json
-from slime.store.store import FILE_NAME
+from slime.store.schema import FILE_NAME
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
 

@@ -272,6 +272,38 @@ def read_counts(connection: sqlite3.Connection) -> dict[TurnState, int]:
     return {state: found.get(state, 0) for state in TurnState}
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What became of turns since a look, other than training.
+
+    Attributes:
+        excluded: turns by the head of the reason, e.g. `{"stale": 12, "unjudged": 3}`.
+        returned: turns that went back to wait for a judge.
+        seen: how far the look came.
+    """
+
+    excluded: dict[str, int]
+    returned: int
+    seen: int
+
+
+def read_left_out(connection: sqlite3.Connection, after: int | None) -> LeftOut:
+    """The moves after one that was seen earlier; None sees where they end, and counts none."""
+    (seen,) = connection.execute("SELECT COALESCE(MAX(transition_id), 0) FROM transitions").fetchone()
+    if after is None:
+        return LeftOut({}, 0, seen)
+    rows = connection.execute(
+        "SELECT CASE WHEN instr(note, ':') THEN substr(note, 1, instr(note, ':') - 1) ELSE note END AS why, COUNT(*) "
+        "FROM transitions WHERE transition_id > ? AND to_state = ? GROUP BY why",
+        (after, TurnState.EXCLUDED),
+    ).fetchall()
+    (returned,) = connection.execute(
+        "SELECT COUNT(DISTINCT seq) FROM transitions WHERE transition_id > ? AND from_state = ? AND to_state = ?",
+        (after, TurnState.CLAIMED, TurnState.READY),
+    ).fetchone()
+    return LeftOut(dict(rows), returned, seen)
+
+
 def read_trained(connection: sqlite3.Connection, step: int) -> tuple[str, ...]:
     rows = connection.execute("SELECT turn_id FROM turns WHERE step = ? ORDER BY seq", (step,))
     return tuple(turn_id for (turn_id,) in rows)

@@ -20,6 +20,8 @@ from slime.errors import ConfigError
 APPLICATION_ID = 0x0C1A3710
 """Marks the file as ours in SQLite's header."""
 
+FILE_NAME = "turns.sqlite3"
+
 SCHEMA_VERSION = 3
 
 CREATE = """
@@ -204,3 +206,13 @@ def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} has store schema {version}, this program reads {SCHEMA_VERSION}; "
             "use the program that wrote it, or choose another rl_buffer_dir"
         )
+
+
+def locate(location: str | Path) -> Path:
+    """The database file that a location means."""
+    text = str(location)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme != "sqlite":
+        raise ConfigError(f"the turn store cannot be at {text}; give a directory or sqlite:///path")
+    path = Path(rest if separator else text)
+    return path if path.suffix == ".sqlite3" else path / FILE_NAME

@@ -35,16 +35,14 @@ from slime.store import leases, notes, opinions, reads, writes
 from slime.store.lineage import Lineage, read_ancestors
 from slime.store.lock import ServerLock
 from slime.store.notes import Recalled, TurnNote
-from slime.store.reads import Changes, Transition, TurnReader
-from slime.store.schema import connect, prepare
+from slime.store.reads import Changes, LeftOut, Transition, TurnReader
+from slime.store.schema import connect, locate, prepare
 from slime.store.writer import Writer
 from slime.types import Feedback, Judgement, Message, Turn, TurnState, Verdict
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-FILE_NAME = "turns.sqlite3"
 
 ANSWER_WITHIN_S = 30.0
 """How long any call may take before its caller is told that the store does not answer."""
@@ -83,7 +81,7 @@ class Store:
         Raises:
             ConfigError: another server appends there, or the file is not ours, not readable or of another version.
         """
-        path = _locate(location)
+        path = locate(location)
         try:
             make_private_dir(path.parent)
             if appends:
@@ -326,6 +324,10 @@ class Store:
         """How many turns are excluded for which reason, the commonest first: `{"unjudged": 12, "score 0": 3}`."""
         return await self._read(partial(opinions.read_exclusions, limit=limit))
 
+    async def left_out(self, after: int | None = None) -> LeftOut:
+        """How many turns were excluded, for which reasons, since a look that came as far as `after`."""
+        return await self._read(partial(reads.read_left_out, after=after))
+
     async def trained_by(self, step: int) -> tuple[str, ...]:
         """Lineage downwards: the turns that update `step` consumed."""
         return await self._read(partial(reads.read_trained, step=step))
@@ -386,13 +388,3 @@ def _read_claims(connection: sqlite3.Connection, seqs: Sequence[int]) -> tuple[l
         except CorruptRecord as error:
             damaged.append((turn_id, str(error)))
     return claims, damaged
-
-
-def _locate(location: str | Path) -> Path:
-    """The database file that a location means."""
-    text = str(location)
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme != "sqlite":
-        raise ConfigError(f"the turn store cannot be at {text}; give a directory or sqlite:///path")
-    path = Path(rest if separator else text)
-    return path if path.suffix == ".sqlite3" else path / FILE_NAME

@@ -1,4 +1,4 @@
-"""Weights on disk: whole models (`directories`) and LoRA adapters (`adapters`)."""
+"""Weights on disk: whole models (`directories`), LoRA adapters (`adapters`), and their numbers (`versions`)."""
 
 from slime.weights.adapters import (
     ADAPTER_FILE,
@@ -10,6 +10,7 @@ from slime.weights.adapters import (
     read_adapter,
     verify_adapter,
     write_adapter,
+    write_merged,
 )
 from slime.weights.directories import (
     MANIFEST_FILE,
@@ -17,35 +18,44 @@ from slime.weights.directories import (
     FileRecord,
     Manifest,
     atomic_directory,
+    link_directory,
     read_manifest,
     read_tensors,
     read_weights,
+    stored_dtypes,
     verify_manifest,
     verify_weights,
     write_manifest,
     write_weights,
 )
+from slime.weights.versions import JOURNAL_FILE, Version, Versions
 
 __all__ = [
     "ADAPTER_FILE",
+    "JOURNAL_FILE",
     "MANIFEST_FILE",
     "WEIGHTS_FILE",
     "Adapter",
     "FileRecord",
     "LoraShape",
     "Manifest",
+    "Version",
+    "Versions",
     "atomic_directory",
     "fingerprint",
     "is_adapter",
+    "link_directory",
     "merge_adapter",
     "read_adapter",
     "read_manifest",
     "read_tensors",
     "read_weights",
+    "stored_dtypes",
     "verify_adapter",
     "verify_manifest",
     "verify_weights",
     "write_adapter",
     "write_manifest",
+    "write_merged",
     "write_weights",
 ]

@@ -78,7 +78,14 @@ def is_adapter(directory: str | Path) -> bool:
 
 
 def write_adapter(
-    adapter: Adapter, adapter_dir: str | Path, *, name: str, version: int, base: str, dropout: float = 0.0
+    adapter: Adapter,
+    adapter_dir: str | Path,
+    *,
+    name: str,
+    version: int,
+    base: str,
+    dropout: float = 0.0,
+    dtype: torch.dtype | None = None,
 ) -> Manifest:
     """Publish an adapter as a directory, atomically.
 
@@ -87,13 +94,15 @@ def write_adapter(
         name: whose adapter it is, e.g. `policy`.
         base: fingerprint of the weights it was trained on.
         dropout: what it was trained with, for people.
+        dtype: what its tensors are stored as; None: as they are given.
 
     Raises:
-        WeightsError: a value is not finite. Nothing has been written then.
+        WeightsError: a value is not finite, as it is stored. Nothing has been written then.
     """
     tensors: dict[str, Tensor] = {}
     for module, pair in adapter.pairs.items():
-        for letter, tensor in zip("AB", pair, strict=True):
+        for letter, given in zip("AB", pair, strict=True):
+            tensor = given if dtype is None else given.to(dtype)
             if not bool(torch.isfinite(tensor).all()):
                 raise WeightsError(f"refused to publish: lora_{letter} of {module} holds a value that is not finite")
             tensors[f"{_PREFIX}{module}.lora_{letter}.weight"] = tensor.detach().cpu().contiguous()
@@ -174,14 +183,23 @@ def merge_adapter(base_dir: str | Path, adapter_dir: str | Path, out_dir: str | 
         WeightsError: the adapter was trained on another base, or adapts what the base does not have.
     """
     manifest = verify_adapter(adapter_dir, fingerprint(base_dir))
-    tensors, adapter = read_weights(base_dir), read_adapter(adapter_dir)
+    return write_merged(base_dir, read_adapter(adapter_dir), out_dir, version=manifest.version)
+
+
+def write_merged(base_dir: str | Path, adapter: Adapter, out_dir: str | Path, *, version: int) -> Manifest:
+    """As `merge_adapter`, of an adapter in memory.
+
+    Raises:
+        WeightsError: it adapts what the base does not have.
+    """
+    tensors = read_weights(base_dir)
     for module, (a, b) in adapter.pairs.items():
         weight = tensors.get(f"{module}.weight")
         if weight is None or weight.shape != (b.shape[0], a.shape[1]):
-            raise WeightsError(f"{adapter_dir}: adapts {module}, which {base_dir} has not, or in another shape")
+            raise WeightsError(f"the adapter adapts {module}, which {base_dir} has not, or in another shape")
         update = adapter.shape.scale * (b.float() @ a.float())
         tensors[f"{module}.weight"] = (weight.float() + update).to(weight.dtype)
-    return write_weights(tensors, out_dir, version=manifest.version, template_dir=base_dir)
+    return write_weights(tensors, out_dir, version=version, template_dir=base_dir)
 
 
 def fingerprint(model_dir: str | Path) -> str:

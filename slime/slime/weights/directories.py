@@ -10,6 +10,7 @@ A model directory without a manifest, a user's base model, is version 0. Nothing
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,6 +38,8 @@ _NUM_SYNCED = 8  # files and directories at once
 # What a model directory holds besides weights: configuration, tokenizer, chat template. Never code.
 _TEMPLATE_SUFFIXES = (".json", ".txt", ".jinja", ".model")
 _NOT_TEMPLATE = (MANIFEST_FILE, INDEX_FILE)
+_FLOATING = ("F", "BF")  # how safetensors' names of floating types begin
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,12 @@ class Manifest:
 
 
 def write_weights(
-    state_dict: Mapping[str, Tensor], weights_dir: str | Path, *, version: int, template_dir: str | Path
+    state_dict: Mapping[str, Tensor],
+    weights_dir: str | Path,
+    *,
+    version: int,
+    template_dir: str | Path,
+    dtype: torch.dtype | Literal["template", "given"] = "given",
 ) -> Manifest:
     """Publish `state_dict` as a weights directory, atomically.
 
@@ -78,13 +86,14 @@ def write_weights(
         weights_dir: the directory to make. One of that name is replaced.
         version: the policy version.
         template_dir: the model directory it was trained from; configuration and tokenizer are copied from it.
+        dtype: what floating tensors are stored as: each as it is given, as the template stores it, or all in one type.
 
     Raises:
-        WeightsError: names, shapes or kinds of the tensors differ from the template's, or a value is not finite.
-            Nothing has been written then.
+        WeightsError: names, shapes or kinds of the tensors differ from the template's, or a value is not finite, also
+            in the type it is stored as. Nothing has been written then.
     """
     template_dir = Path(template_dir)
-    tensors = _guard(state_dict, template_dir)
+    tensors = _guard(state_dict, template_dir, dtype)
     with atomic_directory(weights_dir) as partial_dir:
         for file in sorted(template_dir.iterdir()):
             if file.is_file() and file.suffix in _TEMPLATE_SUFFIXES and file.name not in _NOT_TEMPLATE:
@@ -206,7 +215,27 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
-def _guard(state_dict: Mapping[str, Tensor], template_dir: Path) -> dict[str, Tensor]:
+def link_directory(source: Path, target: Path, version: int) -> Manifest:
+    """The same files under a second name, as another version: linked where the disk allows it, else copied.
+
+    Neither may be changed in place afterwards, which nobody does; either may be removed.
+    """
+    manifest = dataclasses.replace(read_manifest(source), version=version)
+    with atomic_directory(target) as partial_dir:
+        for name in manifest.files:
+            place = partial_dir / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source / name, place)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(source / name, place)
+        (partial_dir / MANIFEST_FILE).write_text(json.dumps(asdict(manifest), indent=1), encoding="utf-8")
+    return manifest
+
+
+def _guard(
+    state_dict: Mapping[str, Tensor], template_dir: Path, dtype: torch.dtype | Literal["template", "given"]
+) -> dict[str, Tensor]:
     """The tensors to publish, once nothing about them would surprise an engine that loads the template."""
     expected = _tensor_shapes(template_dir)
     if missing := sorted(set(expected) - set(state_dict)):
@@ -217,33 +246,45 @@ def _guard(state_dict: Mapping[str, Tensor], template_dir: Path) -> dict[str, Te
     for name, tensor in state_dict.items():
         if name not in expected and tensor.data_ptr() not in published_memory:
             raise WeightsError(f"refused to publish: {name} is not a tensor of {template_dir}")
-    for name, (shape, is_floating) in expected.items():
+    for name, (shape, stored) in expected.items():
         tensor = state_dict[name]
         if tuple(tensor.shape) != shape:
             raise WeightsError(f"refused to publish: {name} has shape {tuple(tensor.shape)}, and should have {shape}")
-        if tensor.is_floating_point() != is_floating or tensor.dtype == torch.float64:
+        if tensor.is_floating_point() != stored.startswith(_FLOATING) or tensor.dtype == torch.float64:
             raise WeightsError(f"refused to publish: {name} has dtype {tensor.dtype}")
-        if is_floating and not bool(torch.isfinite(tensor).all()):
-            raise WeightsError(f"refused to publish: {name} holds a value that is not finite")
     published: dict[str, Tensor] = {}
     memory: set[int] = set()
-    for name in expected:  # safetensors stores each tensor by itself: contiguous, and sharing memory with no other
-        tensor = state_dict[name].detach().cpu().contiguous()
+    for name, (_, stored) in expected.items():
+        tensor = state_dict[name].detach()
+        if tensor.is_floating_point():
+            wanted = _DTYPES.get(stored, tensor.dtype) if dtype == "template" else dtype
+            tensor = tensor if wanted == "given" else tensor.to(wanted)
+            if not bool(torch.isfinite(tensor).all()):
+                raise WeightsError(f"refused to publish: {name} holds a value that is not finite as {tensor.dtype}")
+        # safetensors stores each tensor by itself: contiguous, and sharing memory with no other
+        tensor = tensor.cpu().contiguous()
         published[name] = tensor.clone() if tensor.data_ptr() in memory else tensor
         memory.add(tensor.data_ptr())
     return published
 
 
-def _tensor_shapes(model_dir: Path) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Shape, and whether it is floating, of each tensor in a model directory; only headers are read."""
+def stored_dtypes(model_dir: Path) -> set[torch.dtype]:
+    """The floating types that a model directory stores its tensors in, e.g. `{torch.bfloat16}`."""
+    stored = {name for _, name in _tensor_shapes(model_dir).values() if name.startswith(_FLOATING)}
+    return {_DTYPES.get(name, torch.float32) for name in stored}
+
+
+def _tensor_shapes(model_dir: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and safetensors' name of the type, e.g. `BF16`, of each tensor in a model directory; only headers are
+    read."""
     require_model_files(model_dir)
-    shapes: dict[str, tuple[tuple[int, ...], bool]] = {}
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in weight_files(model_dir):
         try:
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (not a mapping: it has no other way to list them)
                     header = tensors.get_slice(name)
-                    shapes[name] = (tuple(header.get_shape()), header.get_dtype().startswith(("F", "BF")))
+                    shapes[name] = (tuple(header.get_shape()), header.get_dtype())
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{file}: cannot be read: {error}") from None
     return shapes

@@ -1,11 +1,11 @@
 """A checkpoint: everything a trainer needs to go on as though it had not stopped, and nothing that is a pickle.
 
-    <save_dir>/checkpoint-7/    weights/               a weights or an adapter directory, which engines can load
-                                merged/                with `--lora-publish merged`: the whole model, for engines
+    <save_dir>/checkpoint-7/    weights/               a weights or an adapter directory, in the type that is trained
                                 optimizer.safetensors  moments and random state
                                 state.json             the rest of TrainerState
                                 manifest.json          every file above with its hash
     <save_dir>/checkpoint-latest ─▶ checkpoint-7
+    <save_dir>/published/version-9/                    what engines load, in the type that they serve
 
 The directory appears whole or not at all; the link moves to it afterwards; old ones go last, while nobody waits.
 """
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 LATEST = "checkpoint-latest"
 WEIGHTS_DIR = "weights"
-MERGED_DIR = "merged"
+PUBLISHED_DIR = "published"
 TENSORS_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -47,10 +47,12 @@ class TrainerState:
     >>> TrainerState(step=7, num_optimizer_steps=7, num_skipped=0, consumed={7: ("t41", "t42")})
 
     Attributes:
-        step: updates made; also the policy version.
+        step: updates made.
         consumed: by update, the turns it trained, of every update since the checkpoint before.
         baseline: of the moving average; see `MovingBaseline.state`.
         config: what it was trained with, for people.
+        version: under which these weights, or else the last before them, were published; None in a checkpoint of
+            before versions had a journal.
     """
 
     step: int
@@ -59,6 +61,7 @@ class TrainerState:
     consumed: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     baseline: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    version: int | None = None
 
 
 def write_checkpoint(
@@ -68,13 +71,11 @@ def write_checkpoint(
     write_weights: Callable[[Path, int], Manifest],
     tensors: Mapping[str, Tensor],
     keep: int,
-    write_merged: Callable[[Path, Path], Manifest] | None = None,
 ) -> Path:
     """Write `checkpoint-<step>`, point `checkpoint-latest` to it, and remove all but the newest `keep`.
 
     Args:
-        write_weights: writes what was trained as a directory of that version.
-        write_merged: (what `write_weights` wrote, where to) → the whole model, for engines that take no adapters.
+        write_weights: writes what was trained as a directory, under the number of the step.
 
     Raises:
         WeightsError: the weights are not fit to be served; nothing has changed on disk then.
@@ -82,8 +83,6 @@ def write_checkpoint(
     checkpoint = save_dir / f"checkpoint-{state.step}"
     with atomic_directory(checkpoint) as partial_dir:
         write_weights(partial_dir / WEIGHTS_DIR, state.step)
-        if write_merged is not None:
-            write_merged(partial_dir / WEIGHTS_DIR, partial_dir / MERGED_DIR)
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial_dir / TENSORS_FILE
         )
@@ -97,10 +96,9 @@ def write_checkpoint(
     return checkpoint
 
 
-def servable(checkpoint: Path) -> Path:
-    """What engines are to load of a checkpoint."""
-    merged = checkpoint / MERGED_DIR
-    return merged if merged.is_dir() else checkpoint / WEIGHTS_DIR
+def publication_dir(save_dir: Path, version: int, adapter: str = "") -> Path:
+    """Where a version is written for engines; `adapter` is the user's whose weights they are, empty for everybody's."""
+    return save_dir / PUBLISHED_DIR / adapter / f"version-{version}"
 
 
 def read_checkpoint(checkpoint: Path) -> tuple[TrainerState, dict[str, Tensor]]:

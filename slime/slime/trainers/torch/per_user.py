@@ -5,7 +5,7 @@
 
 The model is in memory once. A user's adapter, optimizer, baseline and version are what that user's checkpoint holds,
 so nothing of one user can reach another by way of the trainer, and a run resumes every user where they were. Updates
-are counted twice: a user's own make the version of the adapter, all of them together number the updates of the run.
+are counted twice: each user's own, and all of them together, which are the updates of the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from slime.config.sections import CheckpointConfig
 from slime.errors import TrainerError
 from slime.protocols import Resumed
-from slime.trainers.torch.checkpoint import read_checkpoint, resumable_checkpoint, servable
+from slime.trainers.torch.checkpoint import read_checkpoint, resumable_checkpoint
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Batch, TrainReport
 
@@ -54,7 +54,7 @@ class UserTrainers:
         self._unsaved_pasts.clear()
         self._save_dir = config.save_dir.resolve()
         consumed: dict[int, tuple[str, ...]] = {}
-        adapters: dict[str, tuple[Path, int]] = {}
+        users: dict[str, tuple[int, int | None]] = {}
         if config.resume_from_checkpoint not in ("auto", "none"):
             self._save_dir = Path(config.resume_from_checkpoint).resolve()
         if config.resume_from_checkpoint != "none":
@@ -63,10 +63,10 @@ class UserTrainers:
                     continue
                 state, _ = read_checkpoint(checkpoint)
                 consumed |= state.consumed
-                adapters[user_dir.name] = servable(checkpoint), state.step
+                users[user_dir.name] = state.step, state.version
                 self._latest[user_dir.name] = checkpoint
-        self.num_updates = max([*consumed, sum(step for _, step in adapters.values())])
-        return Resumed(self.num_updates, consumed, None, adapters)
+        self.num_updates = max([*consumed, sum(step for step, _ in users.values())])
+        return Resumed(self.num_updates, consumed, self._save_dir / USERS_DIR, users=users)
 
     def train(self, batch: Batch) -> TrainReport:
         """Make one update of one user's adapter; the report counts the updates of all.
@@ -87,8 +87,13 @@ class UserTrainers:
             return dataclasses.replace(report, step=self.num_updates)
         self.num_updates += 1
         self._trainer.consumed = {self.num_updates: self._trainer.consumed[self._trainer.step]}
-        metrics = {**report.metrics, "train/user_version": float(self._trainer.step)}
+        metrics = {**report.metrics, "train/user_updates": float(self._trainer.step)}
         return dataclasses.replace(report, step=self.num_updates, metrics=metrics)
+
+    def publish(self, weights_dir: Path, version: int, user: str) -> Path:
+        """Write a user's adapter for engines, under a number of its own."""
+        self._switch_to(user)
+        return self._trainer.publish(weights_dir, version)
 
     def save(self, checkpoint_dir: Path) -> Path:
         """Write a checkpoint of the user who was trained last; returns its directory."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,9 +30,11 @@ from slime.weights import (
     fingerprint,
     is_adapter,
     read_adapter,
+    stored_dtypes,
     verify_adapter,
     verify_weights,
     write_adapter,
+    write_merged,
     write_weights,
 )
 
@@ -53,6 +55,7 @@ class Policy:
         is_trained: whether it gets gradients; a reference does not.
         lora: train an adapter of this kind and nothing else; the model's own weights stay as they are.
         seed: of a new adapter.
+        served_dtype: what engines were told to serve in; None: what the model's files are stored in.
 
     Attributes:
         is_flat: whether documents may lie end to end in one forward pass.
@@ -69,12 +72,14 @@ class Policy:
         is_trained: bool = True,
         lora: LoraConfig | None = None,
         seed: int = 0,
+        served_dtype: torch.dtype | None = None,
     ) -> None:
         self.device = device
         self.compute_dtype = compute_dtype
         verify_weights(model_dir)
         self._model_dir = model_dir
         self._settings = lora
+        self._served_dtype = served_dtype
         self.model = load_model(model_dir, compute_dtype)
         self.model.to(device).requires_grad_(is_trained)
         self._master: MasterWeights | None = None
@@ -152,14 +157,51 @@ class Policy:
         return Policy(self._model_dir, self.device, self.compute_dtype, is_trained=False)
 
     def write(self, weights_dir: Path, version: int) -> Manifest:
-        """Publish what is trained as a directory of its own: all weights, or the adapter.
+        """What is trained as a directory of its own, as exactly as it is trained: all weights, or the adapter.
 
         Raises:
             WeightsError: they are not fit to be served. Nothing has been written then.
         """
+        return self._write(weights_dir, version, "given", None)
+
+    def publish(self, weights_dir: Path, version: int, *, is_merged: bool = False) -> Manifest:
+        """The same for engines, in the type that they serve.
+
+        Args:
+            is_merged: the whole model that base and adapter are together, in place of the adapter.
+
+        Raises:
+            WeightsError: they are not fit to be served. Nothing has been written then.
+        """
+        if is_merged and self.lora is not None:
+            return write_merged(self._model_dir, self.lora.adapter(), weights_dir, version=version)
+        return self._write(weights_dir, version, self._served_dtype or "template", self._adapter_dtype())
+
+    @property
+    def serves_what_it_trains(self) -> bool:
+        """Whether what `publish` and `write` write is the same, bit for bit."""
+        if self.lora is not None:
+            return self._adapter_dtype() == torch.float32
+        served = {self._served_dtype} if self._served_dtype else stored_dtypes(self._model_dir)
+        return served == {torch.float32}
+
+    def _adapter_dtype(self) -> torch.dtype:
+        """Engines compute with an adapter in the type of the layers that it is added to."""
+        if self._served_dtype is not None:
+            return self._served_dtype
+        stored = stored_dtypes(self._model_dir) - {torch.float32}
+        return next(iter(stored)) if len(stored) == 1 else torch.float32
+
+    def _write(
+        self,
+        weights_dir: Path,
+        version: int,
+        dtype: torch.dtype | Literal["template", "given"],
+        adapter_dtype: torch.dtype | None,
+    ) -> Manifest:
         if self.lora is None or self._settings is None:
             tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self._exact_state())
-            return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir)
+            return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir, dtype=dtype)
         return write_adapter(
             self.lora.adapter(),
             weights_dir,
@@ -167,6 +209,7 @@ class Policy:
             version=version,
             base=self._base,
             dropout=self._settings.lora_dropout,
+            dtype=adapter_dtype,
         )
 
     def load(self, weights_dir: Path) -> None:

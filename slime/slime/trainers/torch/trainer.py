@@ -15,7 +15,6 @@ import logging
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +38,6 @@ from slime.trainers.torch.checkpoint import (
     TrainerState,
     read_checkpoint,
     resumable_checkpoint,
-    servable,
     write_checkpoint,
 )
 from slime.trainers.torch.critic import build_critic
@@ -50,7 +48,7 @@ from slime.trainers.torch.prescoring import Prescorer
 from slime.trainers.torch.ranks import Ranks
 from slime.trainers.torch.scoring import Scorer
 from slime.types import Batch, Sample, TrainReport
-from slime.weights import Manifest, merge_adapter
+from slime.weights import Manifest, link_directory
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +73,8 @@ class TorchTrainer:
         hooks: of the user's on the policy loss.
 
     Attributes:
-        step: updates made; also the policy version of the weights.
+        step: updates made.
+        version: the number that these weights, or the last before them on the way here, were published under.
         consumed: by update, the turns it trained, of every update since the last `save`. After `load`, those that
             the checkpoint was the first to hold, whatever the store had time to write down.
     """
@@ -100,7 +99,9 @@ class TorchTrainer:
         loss_fn.check(loss)
         torch.manual_seed(trainer.seed)
         self.step = 0
+        self.version: int | None = 0
         self.consumed: dict[int, tuple[str, ...]] = {}
+        self._published: tuple[int, Path] | None = None
         self._model_dir = Path(model_dir)
         self._config = trainer
         self._loss = loss
@@ -110,7 +111,8 @@ class TorchTrainer:
         adapted = lora if lora.use_lora else None
         place = compute_device(device)
         compute_in = compute_dtype(dtype, place, self._model_dir)
-        self._policy = Policy(self._model_dir, place, compute_in, lora=adapted, seed=trainer.seed)
+        served = None if dtype == "auto" else compute_in
+        self._policy = Policy(self._model_dir, place, compute_in, lora=adapted, seed=trainer.seed, served_dtype=served)
         if trainer.gradient_checkpointing:
             self._policy.checkpoint_activations()
         reference = self._policy.reference() if loss.kl_loss_coef or loss.kl_coef else None
@@ -191,6 +193,7 @@ class TorchTrainer:
             num_skipped=self._optimizer.num_skipped,
             consumed=consumed,
             baseline=self._baseline.state(),
+            version=self.version,
             config={
                 name: dataclasses.asdict(section)
                 for name, section in (("trainer", self._config), ("loss", self._loss), ("lora", self._lora))
@@ -199,8 +202,7 @@ class TorchTrainer:
         return write_checkpoint(
             Path(checkpoint_dir),
             state,
-            write_weights=self._policy.write,
-            write_merged=partial(merge_adapter, self._model_dir) if self._publishes_merged else None,
+            write_weights=self._write_trained,
             tensors={
                 **self._optimizer.state(),
                 **(self._critic.state() if self._critic is not None else {}),
@@ -222,7 +224,7 @@ class TorchTrainer:
         self._optimizer.restore({}, num_steps=0, num_skipped=0)
         self._baseline.restore({})
         torch.manual_seed(self._config.seed)
-        self.step, self.consumed = 0, {}
+        self.step, self.version, self.consumed, self._published = 0, 0, {}, None
 
     def past_rewards(self) -> dict[str, Any]:
         """What the moving baseline has seen; `recall` takes it."""
@@ -231,10 +233,6 @@ class TorchTrainer:
     def recall(self, past_rewards: Mapping[str, Any]) -> None:
         """Go on from a baseline's past that no checkpoint holds yet."""
         self._baseline.restore(past_rewards)
-
-    @property
-    def _publishes_merged(self) -> bool:
-        return self._lora.use_lora and self._lora.lora_publish == "merged"
 
     def load(self, checkpoint: Path) -> int:
         """Go on from a checkpoint, `<save_dir>/checkpoint-7` or `<save_dir>/checkpoint-latest`; returns its step.
@@ -251,6 +249,7 @@ class TorchTrainer:
             self._critic.restore(tensors)
         torch.set_rng_state(tensors[_RANDOM_STATE])
         self.step = state.step
+        self.version, self._published = state.version, None
         self.consumed = dict(state.consumed)
         return self.step
 
@@ -266,15 +265,31 @@ class TorchTrainer:
         checkpoint = resumable_checkpoint(config.save_dir) if wanted == "auto" else Path(wanted).resolve()
         if checkpoint is None:
             return Resumed(0, {}, None)
-        return Resumed(self.load(checkpoint), dict(self.consumed), servable(checkpoint))
+        return Resumed(self.load(checkpoint), dict(self.consumed), checkpoint, self.version)
 
-    def publish(self, weights_dir: Path) -> Manifest:
-        """Write the weights alone, for engines; a checkpoint's `weights/` are the same.
+    def publish(self, weights_dir: Path, version: int | None = None) -> Path:
+        """Write the weights alone, for engines, in the type that they serve; returns the directory. Rank 0 writes.
+
+        Args:
+            version: the number they are to be known by; the step unless given.
 
         Raises:
             WeightsError: they are not fit to be served.
         """
-        return self._policy.write(weights_dir, self.step)
+        self.version = self.step if version is None else version
+        if self._ranks.rank == 0:
+            is_merged = self._lora.use_lora and self._lora.lora_publish == "merged"
+            self._policy.publish(weights_dir, self.version, is_merged=is_merged)
+            self._published = None if is_merged else (self.step, weights_dir)
+        return weights_dir
+
+    def _write_trained(self, weights_dir: Path, step: int) -> Manifest:
+        """The weights of a checkpoint: linked to what was just published where that is the same, else written."""
+        if self._published is not None and self._policy.serves_what_it_trains:
+            published_step, published_dir = self._published
+            if published_step == step and published_dir.is_dir():
+                return link_directory(published_dir, weights_dir, step)
+        return self._policy.write(weights_dir, step)
 
     def _split(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         """The samples of each optimizer step; a trajectory is never divided between two."""

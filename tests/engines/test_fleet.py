@@ -1,4 +1,4 @@
-"""What a fleet publishes of adapters, with engines that were started beside it."""
+"""What a fleet publishes, with engines that were started beside it: adapters, and versions that an engine refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from random_model import build_random_model
 from slime.cluster.fleet import Fleet
 from slime.config.sections import EngineConfig, LoraConfig, ModelConfig
 from slime.engines.launch import adapter_flags, start_engine
-from slime.errors import EngineRejected
+from slime.errors import EngineRejected, EngineUnavailable
 from slime.weights import Adapter, LoraShape, write_adapter
 
 LORA = LoraConfig(use_lora=True)
@@ -64,15 +64,62 @@ async def test_a_refused_adapter_goes_live_nowhere(model_dir: Path, tmp_path: Pa
     async with fleet_of(1, model_dir, tmp_path) as fleet:
         await fleet.publish(adapter_dir(tmp_path, 1), 1)
         broken = adapter_dir(tmp_path, 2)
-        refusing = fleet.clients[0]
-
-        async def refuse(*_: object) -> None:
-            raise EngineRejected("no")
-
-        refusing.load_adapter = refuse  # type: ignore[method-assign]
+        fleet.clients[0].load_adapter = refuse  # type: ignore[assignment, method-assign]
         with pytest.raises(EngineRejected):
             await fleet.publish(broken, 2)
         assert fleet.children[0]._arguments()[-1][-1] == f"policy@1={tmp_path}/policy-1"
+
+
+async def refuse(*_: object) -> None:
+    raise EngineRejected("no")
+
+
+async def test_weights_that_one_engine_refuses_are_withdrawn_from_all(model_dir: Path, tmp_path: Path) -> None:
+    async with fleet_of(3, model_dir, tmp_path) as fleet:
+        for version in (1, 2):
+            (tmp_path / f"v{version}").mkdir()
+        willing, refusing = fleet.clients[:2], fleet.clients[2]
+        accept, refusing.update_weights = refusing.update_weights, refuse  # type: ignore[assignment, method-assign]
+        with pytest.raises(EngineRejected, match=f"{refusing.base_url} refused version 1, which is withdrawn from all"):
+            await fleet.publish(tmp_path / "v1", 1)
+        assert [await client.version() for client in fleet.clients] == [0, 0, 0]
+        refusing.update_weights = accept  # type: ignore[method-assign]
+        await fleet.publish(tmp_path / "v1", 1)
+        refusing.update_weights = refuse  # type: ignore[assignment, method-assign]
+        with pytest.raises(EngineRejected, match="refused version 2"):
+            await fleet.publish(tmp_path / "v2", 2)
+        assert [await client.version() for client in (*willing, refusing)] == [1, 1, 1]
+        assert fleet.children[0]._arguments()[-1][:2] == ("--weight-version", "1"), "one that starts again serves 1 too"
+
+
+async def test_an_adapter_that_one_engine_refuses_is_withdrawn_from_all(model_dir: Path, tmp_path: Path) -> None:
+    async with fleet_of(2, model_dir, tmp_path) as fleet:
+        await fleet.publish(adapter_dir(tmp_path, 1), 1)
+        fleet.clients[1].load_adapter = refuse  # type: ignore[assignment, method-assign]
+        with pytest.raises(EngineRejected, match="refused version 2"):
+            await fleet.publish(adapter_dir(tmp_path, 2), 2)
+        assert [await client.adapters() for client in fleet.clients] == [{"policy": [1]}] * 2
+
+
+async def test_what_an_engine_may_still_be_loading_is_in_use(model_dir: Path, tmp_path: Path) -> None:
+    async with fleet_of(2, model_dir, tmp_path) as fleet:
+        for version in (1, 2, 3):
+            (tmp_path / f"v{version}").mkdir()
+        await fleet.publish(tmp_path / "v1", 1)
+        assert fleet.in_use() == {tmp_path / "v1"}
+        assert await fleet.newest_version() == 1
+
+        async def away(*_: object) -> None:
+            raise EngineUnavailable("too slow")
+
+        slow, update = fleet.clients[1], fleet.clients[1].update_weights
+        slow.update_weights = away  # type: ignore[assignment, method-assign]
+        for version in (2, 3):
+            await fleet.publish(tmp_path / f"v{version}", version)
+        assert fleet.in_use() == {tmp_path / f"v{version}" for version in (1, 2, 3)}
+        slow.update_weights = update  # type: ignore[method-assign]
+        await fleet._catch_up(1)
+        assert fleet.in_use() == {tmp_path / "v3"}
 
 
 def test_sglang_is_told_what_adapters_will_come() -> None:

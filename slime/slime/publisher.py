@@ -1,0 +1,138 @@
+"""Publications: weights under a number of their own, in the journal first, then on the disk, then on every engine.
+
+    weights of an update ─▶ Versions.take: number, synced ─▶ Learner.publish: published/version-9/ ─▶ engines serve 9
+                                                             the last two stay, and what an engine may be loading
+
+Publishing needs no checkpoint, and a checkpoint no publication. What a crash undid keeps its number: the run resumes
+from its checkpoint and publishes those weights again, under the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterable, Set
+from pathlib import Path
+from threading import Thread
+
+from slime.protocols import Learner, Resumed
+from slime.types import Sample
+from slime.weights import Versions
+
+NUM_KEPT = 2
+"""Publications of the same weights' line that stay: what is served, and what a refused successor gives way to."""
+
+Publish = Callable[[Path, int], Awaitable[None]]
+"""Have every engine serve a weights directory as a version; returns when they do."""
+
+_NAME = re.compile(r"version-(\d+)")
+
+
+async def _nobody_serves() -> int:
+    return 0
+
+
+class Publisher:
+    """Gives the weights of a learner their numbers and has them served.
+
+    Args:
+        in_use: directories that an engine was told to load and has not said it serves.
+        newest_served: the highest version that an engine knows, whoever published it.
+
+    Attributes:
+        versions: the journal.
+        served: the newest version that engines were brought to.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        learner: Learner,
+        publish: Publish,
+        *,
+        in_use: Callable[[], Set[Path]] = frozenset,
+        newest_served: Callable[[], Awaitable[int]] = _nobody_serves,
+    ) -> None:
+        self.versions = versions
+        self.served = 0
+        self._learner = learner
+        self._publish = publish
+        self._in_use = in_use
+        self._newest_served = newest_served
+
+    async def resume(self, resumed: Resumed) -> None:
+        """Have engines serve the weights that training goes on from; nothing where that is the model as given, and
+        no other version was ever served."""
+        versions = self.versions
+        await asyncio.to_thread(versions.open, resumed.checkpoint.parent if resumed.checkpoint else None)
+        for user, (step, version) in resumed.users.items():
+            versions.resume(step=step, version=version, adapter=user)
+        if not resumed.users:
+            versions.resume(step=resumed.step, version=resumed.version)
+        served = await self._newest_served()
+        for user in resumed.users:
+            await self.publish(user, above=served)
+        is_new = not (resumed.step or versions.newest or served)
+        if not resumed.users and not is_new:
+            await self.publish(above=served)
+
+    async def publish(self, adapter: str = "", *, above: int = 0) -> dict[str, float]:
+        """The weights as they are now, served; returns figures of it.
+
+        Raises:
+            EngineRejected: an engine refused them; all serve what they served before.
+            TrainerError: they are not fit to be served.
+        """
+        began = time.monotonic()
+        taken = await asyncio.to_thread(self.versions.take, adapter, above=above)
+        weights_dir = await self._learner.publish(taken.version, adapter)
+        written = time.monotonic()
+        await self._publish(weights_dir, taken.version)
+        self.served = taken.version
+        remove_old(weights_dir.parent, self._in_use())
+        return {
+            "weights/version": float(taken.version),
+            "weights/write_s": written - began,
+            "weights/publish_s": time.monotonic() - written,
+        }
+
+    def staleness(self, sample: Sample, adapter: str = "") -> int:
+        """Updates between the oldest weights that made a trained token of a sample and those that are trained now."""
+        return max(self.versions.staleness(version, adapter) for version in sample.trained_versions)
+
+
+class ServedVersion:
+    """What a rollout is offered as `policy_version`; a `protocols.PolicyVersion`.
+
+    Args:
+        is_shared: everybody is served the same weights. With weights for each user nobody knows yet whose a turn is
+            that is about to be judged, and it counts as fresh; its staleness is looked at when it is taken.
+    """
+
+    def __init__(self, publisher: Publisher, *, is_shared: bool) -> None:
+        self._publisher = publisher
+        self._is_shared = is_shared
+
+    def __call__(self) -> int:
+        return self._publisher.served if self._is_shared else 0
+
+    def staleness(self, version: int) -> int:
+        """Updates between a version and the weights that are trained now."""
+        return self._publisher.versions.staleness(version) if self._is_shared else 0
+
+
+def remove_old(publications: Path, in_use: Iterable[Path]) -> None:
+    """Remove all but the newest publications of a directory and those in use, and what killed writers left."""
+    found = {path: int(match[1]) for path in publications.glob("version-*") if (match := _NAME.fullmatch(path.name))}
+    kept = {*sorted(found, key=lambda path: found[path])[-NUM_KEPT:], *in_use}
+    for old in found.keys() - kept:
+        old.rename(old.with_name(f".{old.name}.removed"))
+    if leftovers := list(publications.glob(".version-*")):  # disks take their time, and nobody waits for this
+        Thread(target=_remove, args=(leftovers,), name="remove").start()
+
+
+def _remove(directories: Iterable[Path]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
