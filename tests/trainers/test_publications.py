@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,16 @@ from learners import batch_of, random_samples, trainer_of, write_policy
 from slime.config.sections import CheckpointConfig, LoraConfig
 from slime.errors import WeightsError
 from slime.trainers.torch.trainer import TorchTrainer
-from slime.weights import WEIGHTS_FILE, read_tensors, read_weights, verify_weights, write_weights
+from slime.weights import (
+    WEIGHTS_FILE,
+    Version,
+    Versions,
+    read_tensors,
+    read_weights,
+    verify_weights,
+    write_manifest,
+    write_weights,
+)
 
 LORA = LoraConfig(use_lora=True, lora_rank=2)
 
@@ -91,3 +101,26 @@ def test_a_value_that_the_served_type_cannot_hold_is_not_published(policy_dir: P
     with pytest.raises(WeightsError, match=r"model\.norm\.weight holds a value that is not finite as torch\.float16"):
         write_weights(tensors, tmp_path / "w", version=1, template_dir=policy_dir, dtype=torch.float16)
     assert not (tmp_path / "w").exists()
+
+
+def test_a_checkpoint_of_before_the_journal_is_resumed_and_its_weights_get_the_next_number(
+    policy_dir: Path, tmp_path: Path
+):
+    """There the n-th update was version n, and state.json says nothing of versions."""
+    trainer = trained(policy_dir)
+    checkpoint = trainer.save(tmp_path)
+    state = json.loads((checkpoint / "state.json").read_text())
+    del state["version"]
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    (checkpoint / "manifest.json").unlink()
+    write_manifest(checkpoint, 1)
+    resumed = trainer_of(policy_dir)
+    found = resumed.resume(CheckpointConfig(save_dir=tmp_path))
+    assert (found.step, found.version, found.checkpoint) == (1, None, checkpoint)
+    versions = Versions(tmp_path)
+    versions.open(checkpoint.parent)
+    versions.resume(step=found.step, version=found.version)
+    taken = versions.take()
+    assert taken == Version(2, parent=1, step=1, checkpoint=1)
+    published = resumed.publish(tmp_path / "published", taken.version)
+    assert (published / WEIGHTS_FILE).read_bytes() == (checkpoint / "weights" / WEIGHTS_FILE).read_bytes()
