@@ -35,6 +35,14 @@ def model_dir(tmp_path: Path) -> Path:
             "--teacher-model-path /nowhere/t: no such directory",
         ),
         (
+            ["--publish-interval", "6"],
+            "--publish-interval 6: engines would fall 5 updates behind, and --max-staleness 4",
+        ),
+        (
+            ["--use-lora", "--adapter-per", "user", "--save-interval", "2"],
+            "--adapter-per user: each update is one user's, served and saved; leave --save-interval out",
+        ),
+        (
             ["--resume-from-checkpoint", "/nowhere/checkpoint-500"],
             "--resume-from-checkpoint /nowhere/checkpoint-500: no",
         ),

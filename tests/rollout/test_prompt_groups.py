@@ -141,6 +141,23 @@ async def test_a_reward_that_fails_three_times_is_switched_off_and_nothing_more_
     await stream.aclose()
 
 
+async def test_a_data_source_that_runs_out_ends_the_rollout_with_what_is_left(rig: Rig):
+    """Three prompts in batches of two groups: the third is given out too, and then the stream ends."""
+    config = rig.config(*flags(rig))
+    run = rig.start(config)
+    left, draw = 3, run.source.get_samples
+
+    def get_samples(number: int):  # type: ignore[no-untyped-def]
+        nonlocal left
+        given, left = min(left, number), left - min(left, number)
+        return draw(given) if given else []
+
+    run.source.get_samples = get_samples  # type: ignore[method-assign]
+    async with asyncio.timeout(20):
+        groups = [group async for group in run.stream()]
+    assert len(groups) == 3
+
+
 async def test_an_engine_that_is_away_is_asked_again(rig: Rig, monkeypatch):
     monkeypatch.setattr(prompt_groups, "_RETRY_S", 0.01)
     engine = ScriptedEngine(rig.replies, model_dir=rig.model_dir)
