@@ -354,11 +354,6 @@ class Sample:
         found = frozenset(v for v, flag in zip(versions, mask, strict=True) if flag) if versions else frozenset()
         return found or frozenset({0})
 
-    @property
-    def policy_version(self) -> int:
-        """The lowest of them."""
-        return min(self.trained_versions)
-
 
 @dataclass(frozen=True, slots=True)
 class SampleGroup:

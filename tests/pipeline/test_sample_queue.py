@@ -48,7 +48,7 @@ async def test_a_group_larger_than_the_queue_does_not_block_for_ever():
 
 
 async def test_what_is_too_old_is_handed_back_and_never_trained():
-    queue = SampleQueue(capacity=10, max_staleness=2, staleness=lambda sample: 4 - sample.policy_version)
+    queue = SampleQueue(capacity=10, max_staleness=2, staleness=lambda sample: 4 - min(sample.trained_versions))
     for name, version in [("old", 1), ("edge", 2), ("new", 4)]:
         await queue.put(group(name, version))
     taken = await queue.take(2)
