@@ -44,7 +44,7 @@ def look_at_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no model here."""
     monkeypatch.setattr(preflight, "check_startup", lambda config: None)
     monkeypatch.setattr(preflight, "warnings", lambda config: ())
-    monkeypatch.setattr(preflight, "refuse_float16", lambda dtype, model_dir: None)
+    monkeypatch.setattr(preflight, "refuse_float16", lambda *what, **where: None)
 
 
 def test_what_is_there(machine: Callable[..., dict[str, str]]):
