@@ -109,7 +109,7 @@ async def test_replies_of_an_evaluation_are_sampled_by_the_newest_adapter(rig: R
     more = ["--eval-prompt-data", rows, "--eval-interval", "1", "--rollout-sample-hook-path", looks]
     config = rig.config(*flags(rig, *more))
     plan = plan_rollout(config)
-    await rig.start(config, plan).saved(1, ())
+    await rig.start(config, plan).updated(1)
     seen = plan.hooks.sample_hooks[0].function.__globals__["SEEN"]
     assert set(seen) == {3}
 
