@@ -114,6 +114,14 @@ def test_our_own_spelling_beats_a_published_one_and_it_is_said():
     assert "--clip-range is overridden by --eps-clip-high" in resolution.notices
 
 
+def test_a_published_variable_that_a_flag_beats_is_not_said_to_be_taken():
+    resolution = resolve(["--rollout-batch-size", "16"], {"BATCH_SIZE": "8"})
+    assert resolution.config.rollout.rollout_batch_size == 16
+    assert resolution.notices == ("BATCH_SIZE is overridden by --rollout-batch-size",)
+    (notice,) = resolve(["--rollout-batch-size", "8"], {"BATCH_SIZE": "8"}).notices
+    assert notice == "BATCH_SIZE: taken as --rollout-batch-size 8"
+
+
 def test_what_is_so_in_any_case_passes_with_a_notice():
     argv = ["--reward-aggregation", "majority", "--async-collection", "--num-epochs", "1"]
     resolution = resolve(argv, {})

@@ -133,6 +133,7 @@ def resolve(
         said |= _from_yaml(Path(file), chosen, notices)
     said |= _from_environ(environ, chosen, notices)
     said |= _from_flags(flags, chosen, notices)
+    notices.admit_what_was_overridden(said)
 
     values: dict[str, Any] = {}
     for path, (value, origin) in said.items():
@@ -185,12 +186,23 @@ def _implied(values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
 
 
 class _Notices(list[str]):
-    """What there is to tell; and apart from it what cannot be read, and what is understood and refused."""
+    """What there is to tell; and apart from it what cannot be read, and what is understood and refused.
+
+    `claims` are the notices that say what a published spelling was taken as: by notice, its place and its settings.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.mistakes: list[str] = []
         self.refusals: list[str] = []
+        self.claims: dict[str, tuple[str, Mapping[str, Any]]] = {}
+
+    def admit_what_was_overridden(self, said: Mapping[str, tuple[Any, str]]) -> None:
+        """Say so of a spelling that another source beat in all that it set, instead of what it was taken as."""
+        for number, notice in enumerate(self):
+            place, values = self.claims.get(notice, ("", {}))
+            if values and all(str(said[path][0]) != str(value) for path, value in values.items()):
+                self[number] = f"{place} is overridden by {said[next(iter(values))][1]}"
 
 
 # ── Flags ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -319,7 +331,9 @@ def _aliased(
         place = places.get(resolved.name, resolved.name)
         if resolved.refusal:
             notices.refusals.append(f"{place}: {resolved.refusal}")
-        notices += [f"{place}: {resolved.notice}"] if resolved.notice else []
+        if resolved.notice:
+            notices.append(f"{place}: {resolved.notice}")
+            notices.claims[notices[-1]] = (place, resolved.values)
         for path, value in resolved.values.items():
             _say(said, path, value, place, notices)
     return said
