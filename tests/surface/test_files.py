@@ -112,7 +112,7 @@ def test_a_rollout_of_ones_own_is_not_taken_for_a_printed_one(tmp_path: Path):
 
 def test_the_printed_reward_class_names_what_the_page_leaves_out(shared_dir: Path, tmp_path: Path):
     file = write(shared_dir, "custom_reward.py", tmp_path)
-    settings = plugin_settings(resolve(["--judge-model-path", "/rm"], {}).config)
+    settings = plugin_settings(resolve(["--prm-model-path", "/rm"], {}).config)
     with pytest.raises(PluginError, match="'load_reward_model' is not defined; write it"):
         load_reward(str(file), settings)
 
