@@ -170,6 +170,8 @@ async def test_the_official_client_raises_its_own_errors(start: StartRig) -> Non
 async def test_wrong_paths_and_methods(start: StartRig) -> None:
     rig = await start(capture=False)
     assert (await rig.http.get("/nowhere")).status_code == 404
+    published = await rig.http.post("/rollout", json={"session_id": "s"})
+    assert (published.status_code, "\n" in published.json()["error"]["message"]) == (404, False)
     assert (await rig.http.get("/v1/chat/completions")).status_code == 405
     assert (await rig.http.post("/v1/models")).json()["error"]["type"] == "invalid_request_error"
 

@@ -276,6 +276,17 @@ def _look(row: Row, expected: Sequence[str], place: Place) -> None:
         assert not files or not word.endswith((".sh", ".py")) or any(path.endswith(word) for path in files), word
 
 
+def _same_requirements(row: Row, expected: Sequence[str], place: Place) -> None:
+    """Files that a person may install from inside a folder ask for what the root's asks for."""
+
+    def asked(path: str) -> list[str]:
+        lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if not line.startswith("#")]
+
+    for path in row.given.split():
+        assert [line.replace("-e ..", "-e .") for line in asked(path)] == asked("requirements.txt"), path
+
+
 def _nothing(row: Row, expected: Sequence[str], place: Place) -> None:
     assert row.state == "theirs"
 
@@ -295,6 +306,7 @@ CHECKS: dict[str, Callable[[Row, Sequence[str], Place], None]] = {
     "metric": _record_metric,
     "page": _read_page,
     "there": _look,
+    "requirements": _same_requirements,
     "none": _nothing,
 }
 
