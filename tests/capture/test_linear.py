@@ -224,7 +224,8 @@ def test_the_pump_finds_what_goes_back_over_what_it_read() -> None:
     for quadratic in (r"<think>.*?</think>", r"^\s*user:", r"\n*Runtime: agent", r"\[\d{4}[^\]]*\] "):
         flags = re.DOTALL | re.MULTILINE
         pattern = re.compile(quadratic, flags)
-        assert any(growth(pattern.findall, pump, after="\x00") >= MOST for pump in pumps(pattern)), quadratic
+        looks = (growth(pattern.findall, pump, after="\x00") for _ in range(3) for pump in pumps(pattern))
+        assert any(found >= MOST for found in looks), quadratic  # one look may be blurred by a busy machine
 
 
 def test_no_pattern_is_made_where_it_would_not_be_seen() -> None:
