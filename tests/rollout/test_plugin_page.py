@@ -200,7 +200,7 @@ async def test_the_evaluation(rig: Rig, tmp_path, capsys):
     own = ["--eval-function-path", example(tmp_path, "evaluate.py"), "--eval-interval", "5"]
     logs = ["--custom-eval-rollout-log-function-path", example(tmp_path, "logs.py")]
     run = rig.start(rig.config(*prompts_of(rig, *own, *logs)))
-    assert await run.saved(5, ()) == {"eval/mine": 0.5, "eval/mine-truncated_ratio": 0.5, "eval/mine-unjudged": 0.0}
+    assert await run.updated(5) == {"eval/mine": 0.5, "eval/mine-truncated_ratio": 0.5, "eval/mine-unjudged": 0.0}
     assert "after update 5: ['mine']" in capsys.readouterr().out
 
 

@@ -20,6 +20,7 @@ from slime.judging.scripted import ScriptedJudge
 from slime.monitor import Monitor
 from slime.pipeline import Pipeline
 from slime.plugins.losses import load_loss
+from slime.publisher import Publisher
 from slime.rollout.live import judged_samples
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
@@ -35,6 +36,7 @@ from slime.types import (
     Verdict,
     VersionSpan,
 )
+from slime.weights import Versions
 
 NEXT: tuple[Message, ...] = ({"role": "user", "content": "go on"},)
 SCORES = {"a1": 1.0, "a2": -1.0, "a3": 0.0, "a4": 1.0, "b1": -1.0, "b2": 0.5, "a5": -0.5, "a6": 2.0, "c1": 0.25}
@@ -117,7 +119,7 @@ async def collect(folder: Path, *, batch_size: int, updates: int) -> list[Batch]
                 store,
                 UnevenJudge(lambda turn: SCORES[turn.turn_id]),
                 owner="test",
-                policy_version=lambda: 0,
+                policy_version=pipeline.policy_version,
                 rollout=rollout,
                 judging=JudgeConfig(num_judge_workers=5),
             )
@@ -129,7 +131,7 @@ async def collect(folder: Path, *, batch_size: int, updates: int) -> list[Batch]
             store=store,
             rollout=samples,
             learner=learner,
-            publish=publish,
+            publisher=Publisher(Versions(folder / "save"), learner, publish),
             monitor=Monitor(folder / "run"),
             owner="test",
             rollout_config=rollout,
