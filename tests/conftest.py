@@ -53,9 +53,10 @@ def shared_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole tiny model, built once for all tests that need one which can do something; minutes."""
-    directory = tmp_path_factory.mktemp("tiny") / "model"
+def tiny_model_dir() -> Path:
+    """The whole tiny model, for tests that need one which can do something. Building it takes minutes, so that it is
+    kept for the next run of tests, `make test-long` after `make test`; one of other sources is built anew."""
+    directory = ROOT / "build" / "tiny-model"
     command = [sys.executable, "-m", "openclaw.cli", "tiny-model", str(directory)]
     subprocess.run(command, check=True, timeout=1500, capture_output=True)
     return directory
