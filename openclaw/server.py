@@ -150,6 +150,7 @@ def _say_where(config: Config, listener: socket.socket, engine_urls: Sequence[st
         rl_buffer_dir=str(buffer_dir),
         engine_urls=tuple(engine_urls),
         engine_token=config.engine.engine_token,
+        adapter_per=config.lora.served_per,
     ).write(buffer_dir)
 
 

@@ -21,6 +21,7 @@ from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import refuse_float16
 from slime.config.startup import check_startup, warnings
+from slime.engines.serving import read_serving
 from slime.errors import ConfigError, OpenClawError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def check(config: Config) -> Plan:
     for warning in warnings(config):
         log.warning("%s", warning)
     _check_gpus(config)
+    _check_server_beside(config)
     sampling = _check_plugins(config)
     placement = place(
         on_cpu(config).cluster,
@@ -89,6 +91,19 @@ def _check_gpus(config: Config) -> None:
     has_engines = config.cluster.rollout_gpus or config.engine.engine_url
     if config.model.device == "cuda" and not (config.cluster.train_gpus and has_engines):
         raise ConfigError("--device cuda: say which GPUs, --train-gpus and --rollout-gpus; without them it is the CPU")
+
+
+def _check_server_beside(config: Config) -> None:
+    """A run that leaves serving to another program trains what that program asks: the adapter, or the model itself."""
+    is_beside = config.engine.engine_url and not (config.cluster.serve or config.prompts.prompt_data)
+    serving = read_serving(config.server.rl_buffer_dir) if is_beside else None
+    if serving is None or serving.adapter_per == config.lora.served_per:
+        return
+    its = f"--use-lora --adapter-per {serving.adapter_per}" if serving.adapter_per else "no adapter"
+    raise ConfigError(
+        f"the server at {serving.api_endpoint} runs with {its}, and would never ask for what this run trains: "
+        "give both the same --use-lora and --adapter-per"
+    )
 
 
 def _check_plugins(config: Config) -> RolloutPlan:

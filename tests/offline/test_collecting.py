@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from slime.config.loader import resolve
 from slime.engines.serving import SERVING_FILE, Serving
 from slime.errors import ConfigError
+from slime.preflight import _check_server_beside
 from slime.rollout.collecting import collect, find, training_settings
 from slime.store import Store
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, VersionSpan
@@ -131,3 +134,21 @@ async def test_a_run_trains_beside_a_server_that_runs_and_offline_without(server
     (rollouts / SERVING_FILE).write_text("{}")
     with pytest.raises(ConfigError, match="not what a server of ours writes"):
         await training_settings(rollouts)
+
+
+async def test_what_a_server_asks_is_what_is_trained_beside_it(server: str, captured: Store, tmp_path: Path):
+    directory = captured.path.parent
+    serving = await find(server, directory)
+    beside = ["--model-path", "/models/tiny", "--rl-buffer-dir", str(directory), "--engine-url", "u", "--no-serve"]
+    for adapter_per, contradicts in (
+        ("", ["--use-lora"]),
+        ("run", ["--no-use-lora"]),
+        ("user", ["--adapter-per", "run"]),
+    ):
+        replace(serving, adapter_per=adapter_per).write(directory)
+        _, unseen = await training_settings(directory)
+        config = resolve(beside, {}, defaults=unseen).config
+        assert config.lora.served_per == adapter_per
+        _check_server_beside(config)
+        with pytest.raises(ConfigError, match="would never ask for what this run trains"):
+            _check_server_beside(resolve([*beside, *contradicts], {}, defaults=unseen).config)

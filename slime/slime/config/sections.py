@@ -255,9 +255,14 @@ class LoraConfig:
     adapter_per: Literal["run", "user"] = option("run", "one adapter that everybody is served with, or one for each user")
 
     @property
+    def served_per(self) -> str:
+        """Whose adapter answers requests: `run`, `user`, or empty where engines serve the policy's weights whole."""
+        return self.adapter_per if self.use_lora and self.lora_publish == "adapter" else ""
+
+    @property
     def shared_adapter(self) -> str:
         """The adapter that every sampler of the run asks, `policy`; empty where engines serve the policy's weights whole, or an adapter is one user's."""
-        return SHARED_ADAPTER if self.use_lora and self.lora_publish == "adapter" and self.adapter_per == "run" else ""
+        return SHARED_ADAPTER if self.served_per == "run" else ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ SERVING_FILE = "serving.json"
 class Serving:
     """A server as a collector and a trainer of the same machine need to know it.
 
+    Attributes:
+        adapter_per: whose adapter it asks for a reply, `run` or `user`; empty: the weights that engines serve whole.
+
     >>> Serving("http://127.0.0.1:8000", "/models/tiny", "/work/rl_buffer", ("http://127.0.0.1:40001",), "ock-…")
     """
 
@@ -29,6 +32,7 @@ class Serving:
     rl_buffer_dir: str
     engine_urls: tuple[str, ...]
     engine_token: str = ""
+    adapter_per: str = ""
 
     def write(self, directory: Path) -> None:
         write_private(directory / SERVING_FILE, json.dumps(asdict(self), indent=2) + "\n")

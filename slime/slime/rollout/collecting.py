@@ -139,7 +139,7 @@ async def _copy(source: Store, target: Store, session_ids: Sequence[str]) -> int
     return new
 
 
-async def training_settings(rollout_dir: Path) -> tuple[list[str], dict[str, str]]:
+async def training_settings(rollout_dir: Path) -> tuple[list[str], dict[str, object]]:
     """How a training run is told to work on a directory of rollouts: flags, and settings by path that nobody sees.
 
     While the server they come from runs, beside it: on its engines, on turns as they are collected. Else offline, on
@@ -156,4 +156,7 @@ async def training_settings(rollout_dir: Path) -> tuple[list[str], dict[str, str
         return [*flags, "--data-path", str(rollout_dir)], {}
     log.info("training beside server=%s", serving.api_endpoint)
     flags += ["--rl-buffer-dir", str(rollout_dir), "--engine-url", ",".join(serving.engine_urls), "--no-serve"]
-    return flags, {"engine.engine_token": serving.engine_token}
+    unseen: dict[str, object] = {"engine.engine_token": serving.engine_token}
+    if serving.adapter_per:  # what the server asks is what is trained
+        unseen |= {"lora.use_lora": True, "lora.adapter_per": serving.adapter_per}
+    return flags, unseen
