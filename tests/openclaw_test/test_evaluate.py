@@ -145,6 +145,12 @@ def taught(tiny_model_dir: Path, directory: Path) -> Path:
     return directory
 
 
+def without_rounding_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A model's KL to itself is what float32 rounds, about 1e-13; a busy engine adds up in another order."""
+    kls = [{name: round(row["kl"][name], 9) for name in ("mean", "low", "high")} for row in rows]
+    return [row | {"kl": row["kl"] | kl} for row, kl in zip(rows, kls, strict=True)]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_taught_model_outranks_an_untaught_one_and_the_numbers_come_twice(
@@ -158,7 +164,8 @@ def test_a_taught_model_outranks_an_untaught_one_and_the_numbers_come_twice(
         done = run_eval(repository, *flags, "--output-dir", str(tmp_path / str(number)))
         assert done.returncode == 0, done.stderr
         written.append(report(tmp_path / str(number)))
-    assert written[0]["rows"] == written[1]["rows"]
+    once, again = (without_rounding_errors(said["rows"]) for said in written)
+    assert once == again
     assert written[0]["ranking"] == ["taught", Path(models[0]).name]
     untaught, after = written[0]["rows"]
     assert untaught["satisfaction"]["mean"] <= 0.2 < 0.8 <= after["satisfaction"]["mean"]
