@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from slime.monitor import read_metrics
@@ -19,23 +21,14 @@ async def custom_rm(args, sample, **kwargs):
 """
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_prompt_run_with_an_adapter_goes_on_learning_from_it(tmp_path: Path, chat_model: Path):
-    """Replies are the adapter's: their age stays in bounds, however many updates are made."""
+def train_on_prompts(folder: Path, flags: Sequence[str]) -> list[dict[str, Any]]:
+    """A whole run in a folder with five prompts and a reward; the figures of its updates."""
     rows = [{"input": f"say {letter}", "label": letter} for letter in "aeiou"]
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "custom_rm.py").write_text(REWARD)
-    flags = [
-        *("--model-path", str(chat_model), "--prompt-data", "tasks.jsonl", "--label-key", "label", "--use-lora"),
-        *("--apply-chat-template", "--custom-rm-path", "custom_rm.py:custom_rm", "--no-serve"),
-        *("--num-rollouts-per-prompt", "4", "--rollout-batch-size", "8", "--max-staleness", "2"),
-        *("--advantage-estimator", "grpo", "--default-max-tokens", "8", "--lr", "1e-2", "--num-rollout", "9"),
-        *("--run-dir", "run", "--save-dir", "save", "--rl-buffer-dir", "turns"),
-    ]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "custom_rm.py").write_text(REWARD)
     done = subprocess.run(
         [sys.executable, str(ROOT / "slime" / "train.py"), *flags],
-        cwd=tmp_path,
+        cwd=folder,
         env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
         capture_output=True,
         text=True,
@@ -43,7 +36,21 @@ def test_a_prompt_run_with_an_adapter_goes_on_learning_from_it(tmp_path: Path, c
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    steps = read_metrics(tmp_path / "run")
+    return read_metrics(folder / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_prompt_run_with_an_adapter_goes_on_learning_from_it(tmp_path: Path, chat_model: Path):
+    """Replies are the adapter's: their age stays in bounds, however many updates are made."""
+    flags = [
+        *("--model-path", str(chat_model), "--prompt-data", "tasks.jsonl", "--label-key", "label", "--use-lora"),
+        *("--apply-chat-template", "--custom-rm-path", "custom_rm.py:custom_rm", "--no-serve"),
+        *("--num-rollouts-per-prompt", "4", "--rollout-batch-size", "8", "--max-staleness", "2"),
+        *("--advantage-estimator", "grpo", "--default-max-tokens", "8", "--lr", "1e-2", "--num-rollout", "9"),
+        *("--run-dir", "run", "--save-dir", "save", "--rl-buffer-dir", "turns"),
+    ]
+    steps = train_on_prompts(tmp_path, flags)
     assert [step["step"] for step in steps] == list(range(1, 10))
     assert max(step["queue/staleness_max"] for step in steps) <= 2
     # The adapter moves the policy: had the base answered, engine and trainer would drift apart.
@@ -54,9 +61,6 @@ def test_a_prompt_run_with_an_adapter_goes_on_learning_from_it(tmp_path: Path, c
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_grpo_on_a_prompt_set(tmp_path: Path, chat_model: Path):
-    rows = [{"input": f"say {letter}", "label": letter} for letter in "aeiou"]
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "custom_rm.py").write_text(REWARD)
     flags = [
         *("--model-path", str(chat_model), "--prompt-data", "tasks.jsonl", "--label-key", "label"),
         *("--apply-chat-template", "--custom-rm-path", "custom_rm.py:custom_rm"),
@@ -65,17 +69,7 @@ def test_grpo_on_a_prompt_set(tmp_path: Path, chat_model: Path):
         *("--eval-prompt-data", "held=tasks.jsonl@[0:2]", "--eval-interval", "3"),
         *("--run-dir", "run", "--save-dir", "save", "--rl-buffer-dir", "turns", "--port", "0"),
     ]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "slime" / "train.py"), *flags],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    steps = read_metrics(tmp_path / "run")
+    steps = train_on_prompts(tmp_path, flags)
     assert [step["step"] for step in steps] == [1, 2, 3]
     for step in steps:
         assert step["train/samples"] == 8
