@@ -2,7 +2,7 @@
 # Python 3.11 or newer and make. `make PYTHON=python3.12 …` picks another interpreter.
 #
 #   make demo        talk to a small model and watch it learn
-#   make test        every tier but the long one: at most 20 minutes on two idle cores
+#   make test        every tier but the long one; the better part of an hour on two cores
 #   make test-long   the tests that take minutes each; CI runs both
 #   make test-fast   the tests that take seconds, for use while working
 #   make write       regenerate what is generated: the configuration page, the tree in README.md, formatting

@@ -1,4 +1,4 @@
-"""Build the tiny model: from text we generate ourselves to a Hugging Face model directory, in a couple of minutes.
+"""Build the tiny model: from text we generate ourselves to a Hugging Face model directory, in minutes.
 
     seed ─▶ conversations ─▶ tokenizer ─▶ token ids + learned mask ─▶ Qwen3ForCausalLM ─▶ DIR/{model.safetensors, …}
 
@@ -116,7 +116,7 @@ def build_tiny_model(directory: str | Path, seed: int = 0, recipe: Recipe | None
 def _one_thread() -> Iterator[None]:
     """One thread an operation: sums are added in an order that neither cores nor load decide, so bytes stay the same.
 
-    It costs next to nothing: matrices of this size do not gain by a second thread, and lose by one that waits.
+    On two busy cores a second thread doubled the time of a build: matrices of this size lose by one that waits.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
