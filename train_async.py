@@ -16,7 +16,7 @@ from slime.config.loader import load_config
 from slime.config.output_paths import output_path
 from slime.errors import ConfigError
 from slime.monitor import configure_logging
-from slime.rollout.collecting import training_settings
+from slime.tools.collecting import training_settings
 from train import main
 
 PROG = "python train_async.py"

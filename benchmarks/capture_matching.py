@@ -18,8 +18,8 @@ from typing import Any
 
 from slime.types import Message
 
-from openclaw.conversations import ConversationIndex, IncomingRequest, Placement
-from openclaw.turn_ids import tool_call_id
+from openclaw.conversations.index import ConversationIndex, IncomingRequest, Placement
+from openclaw.requests.turn_ids import tool_call_id
 
 _REPEATS = 2000
 

@@ -190,7 +190,7 @@ async def measure_shape(port: int, shape: Shape, sizes: list[int], ordinary: Ord
 
 def measure_equal(count: int) -> float:
     """The last hundred of so many equal requests against the first hundred: the ratio of their medians."""
-    from openclaw.conversations import ConversationIndex, IncomingRequest
+    from openclaw.conversations.index import ConversationIndex, IncomingRequest
 
     index, times = ConversationIndex(), []
     body = {"model": "m", "messages": [{"role": "user", "content": "ping, are you there?"}]}

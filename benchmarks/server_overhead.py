@@ -53,7 +53,7 @@ def chat_body(number: int, *, stream: bool = False) -> bytes:
 def build_model_dir(directory: Path) -> Path:
     """A model directory with a real tokenizer and chat template; its weights are never loaded."""
     import torch
-    from openclaw_test.tiny_tokenizer import learn_tokenizer
+    from openclaw_test.tiny.tokenizer import learn_tokenizer
     from safetensors.torch import save_file
 
     tokenizer = learn_tokenizer([message["content"] for message in messages(0)] * 4)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from openai import AsyncOpenAI
 from openclaw_test.demo import RECIPE
-from openclaw_test.people import Crowd, Exchange, Person
-from openclaw_test.tiny_model import build_tiny_model
+from openclaw_test.people.people import Crowd, Exchange, Person
+from openclaw_test.tiny.model import build_tiny_model
 from openclaw_test.training_run import TrainingRun
 
 SIDE = {"X-Turn-Type": "side"}

@@ -33,7 +33,7 @@ BUSY = "x = 1\nwhile True: x = x * 3 % 1000003"
 MEASURE = """
 import dataclasses, json, sys, torch
 from pathlib import Path
-from openclaw_test.abilities import measure_abilities
+from openclaw_test.tiny.abilities import measure_abilities
 torch.set_num_threads(1)
 print(json.dumps(dataclasses.asdict(measure_abilities(Path(sys.argv[1])))))
 """

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from slime.config import Config
-from slime.judging.hints import HintingJudge, HintSource
-from slime.judging.teacher import Lesson, Teacher
+from slime.judging.hindsight.hints import HintingJudge, HintSource
+from slime.judging.hindsight.teacher import Lesson, Teacher
 from slime.protocols import Judge
 from slime.rollout.hindsight import Streams, taught_samples, teacher_streams
 from slime.store import Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from openclaw_opd.custom_rollout import generate_rollout
-from slime.rollout.inspection import main
+from slime.tools.inspection import main
 
 if __name__ == "__main__":
     sys.exit(main(generate_rollout, "python -m openclaw_opd.test_rollout"))

@@ -23,18 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI, OpenAIError
-from openclaw_test.assistants import Assistant, ServedAssistant
 from openclaw_test.checkpoints import weights_dir, whole_model
-from openclaw_test.divergence import kl_to, sample_scored
-from openclaw_test.eval_view import write_report
 from openclaw_test.evaluate import add_conversation_flags, plan_of, scale_for, unasked_conversations
 from openclaw_test.lockstep import LockStep
 from openclaw_test.methods import Baseline, Method, baselines, chosen_arms
-from openclaw_test.model_user import user_factory
-from openclaw_test.personas import Scale
-from openclaw_test.scoring import HeldOut, SeedResult
+from openclaw_test.people.assistants import Assistant, ServedAssistant
+from openclaw_test.people.model_user import user_factory
+from openclaw_test.people.personas import Scale
+from openclaw_test.people.sessions import Session
+from openclaw_test.report.divergence import kl_to, sample_scored
+from openclaw_test.report.eval_view import write_report
 from openclaw_test.serving import running_engine, serve_model
-from openclaw_test.sessions import Session
+from openclaw_test.suites.scoring import HeldOut, SeedResult
 from openclaw_test.training_run import TrainingRun
 from openclaw_test.trial import Plan, UserFactory, run_trial
 from rich.console import Console

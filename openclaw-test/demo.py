@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
-from openclaw_test.demo_view import DemoView, draw_curves, print_summary
-from openclaw_test.people import Crowd, Exchange, Person
-from openclaw_test.scores import score_server
-from openclaw_test.tiny_model import build_tiny_model
+from openclaw_test.people.people import Crowd, Exchange, Person
+from openclaw_test.report.demo_view import DemoView, draw_curves, print_summary
+from openclaw_test.suites.scores import score_server
+from openclaw_test.tiny.model import build_tiny_model
 from openclaw_test.training_run import TrainingRun
 from rich.console import Console
 from slime.errors import ConfigError

@@ -20,18 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openai import OpenAIError
-from openclaw_test.assistants import ServedAssistant
 from openclaw_test.checkpoints import weights_dir, whole_model
-from openclaw_test.divergence import kl_to, sample_scored
-from openclaw_test.eval_view import write_report
-from openclaw_test.model_user import user_factory
-from openclaw_test.personas import Scale, chosen, personas, scale_of
-from openclaw_test.problems import random_problem
-from openclaw_test.scoring import PersonaScore, SeedResult
+from openclaw_test.people.assistants import ServedAssistant
+from openclaw_test.people.model_user import user_factory
+from openclaw_test.people.personas import Scale, chosen, personas, scale_of
+from openclaw_test.people.problems import random_problem
+from openclaw_test.people.users import ScriptedUser
+from openclaw_test.report.divergence import kl_to, sample_scored
+from openclaw_test.report.eval_view import write_report
 from openclaw_test.serving import Served, attached, running_engine, serve_model
-from openclaw_test.suites import SUITES, SuiteScore, run_suite
+from openclaw_test.suites.scoring import PersonaScore, SeedResult
+from openclaw_test.suites.suites import SUITES, SuiteScore, run_suite
 from openclaw_test.trial import Plan, UserFactory, drifts, run_trial
-from openclaw_test.users import ScriptedUser
 from rich.console import Console
 from slime.config.sections import EngineConfig
 from slime.engines.launch import Backend

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from slime.judging.rule import RuleJudge
+from slime.judging.rules.judge import RuleJudge
 from slime.types import Turn, Verdict
 
 SHARE = 0.3

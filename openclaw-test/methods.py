@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_test.assistants import Assistant, BestOfN, MemoryAssistant
 from openclaw_test.demo import RECIPE
-from openclaw_test.sessions import reaction_score
-from openclaw_test.users import User
+from openclaw_test.people.assistants import Assistant, BestOfN, MemoryAssistant
+from openclaw_test.people.sessions import reaction_score
+from openclaw_test.people.users import User
 from slime.errors import ConfigError, nearest
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from openclaw_test.assistants import Assistant
-from openclaw_test.personas import Persona, drifted
-from openclaw_test.scoring import HeldOut, PersonaScore, SeedResult, held_out, summarise
-from openclaw_test.sessions import Session, hold_rounds
-from openclaw_test.users import ScriptedUser, User
+from openclaw_test.people.assistants import Assistant
+from openclaw_test.people.personas import Persona, drifted
+from openclaw_test.people.sessions import Session, hold_rounds
+from openclaw_test.people.users import ScriptedUser, User
+from openclaw_test.suites.scoring import HeldOut, PersonaScore, SeedResult, held_out, summarise
 
 UserFactory = Callable[[str, Persona, int], User]
 """name, persona, seed → a user."""

@@ -25,15 +25,15 @@ from slime.errors import StoreError
 from slime.store import Store
 from slime.types import Completion, Feedback, Message, SamplingParams, Turn, TurnKind, TurnState
 
-from openclaw.api_errors import ApiError, bad_request
-from openclaw.chat_request import ChatRequest
-from openclaw.conversations import IncomingRequest, Placement
-from openclaw.exchange import bearer_of
-from openclaw.reading import Reading
-from openclaw.recall import Recall
+from openclaw.api.chat_request import ChatRequest
+from openclaw.api.errors import ApiError, bad_request
+from openclaw.api.exchange import bearer_of
+from openclaw.conversations.index import IncomingRequest, Placement
+from openclaw.conversations.recall import Recall
+from openclaw.conversations.stored_turns import CAPTURE, keys_of
+from openclaw.requests.reading import Reading
+from openclaw.requests.turn_ids import new_turn_id
 from openclaw.spool import COMMIT_PATIENCE_S, Outcome, Spool
-from openclaw.stored_turns import CAPTURE, keys_of
-from openclaw.turn_ids import new_turn_id
 
 log = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ def tiny_model(
     seed: Annotated[int, typer.Option(min=0, help="seed of its weights and its training text")] = 0,
 ) -> None:
     """Make a small chat model (Qwen3 architecture, about 1M parameters) from text generated here."""
-    from openclaw_test.tiny_model import build_tiny_model
+    from openclaw_test.tiny.model import build_tiny_model
 
     print(build_tiny_model(directory, seed=seed))
 
@@ -105,7 +105,7 @@ def export_conversations(
 ) -> None:
     """Write stored conversations as JSON lines, losing nothing of a turn: the format that DATA_PATH reads."""
     from slime.private_files import open_private
-    from slime.rollout.transfer import check_store, write_sessions
+    from slime.tools.transfer import check_store, write_sessions
 
     check_store(buffer)
     with open_private(out, truncate=True) if out else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as file:
@@ -119,7 +119,7 @@ def import_conversations(
     buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir; made if need be")],
 ) -> None:
     """Store exported conversations as they were; those that are there already stay as they are."""
-    from slime.rollout.transfer import read_sessions
+    from slime.tools.transfer import read_sessions
 
     adopted = asyncio.run(read_sessions(path, buffer))
     print(f"{adopted.stored} turns stored, {adopted.known} were there", file=sys.stderr)
@@ -145,7 +145,7 @@ def rejudge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what another judge says; change nothing")] = False,
 ) -> None:
     """Have stored turns judged again by another judge or prompt. Takes the judge's flags, as training does."""
-    from slime.rollout.rejudging import run_rejudging
+    from slime.tools.rejudging import run_rejudging
 
     asyncio.run(run_rejudging(buffer, context.args, prompt=prompt, dry_run=dry_run))
 
@@ -165,7 +165,7 @@ def judge_calibrate(
     import asyncio
 
     from slime.judging.calibration import LABELLED
-    from slime.rollout.calibrating import run_calibration
+    from slime.tools.calibrating import run_calibration
 
     asyncio.run(run_calibration(labelled or LABELLED, context.args))
 

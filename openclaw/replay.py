@@ -17,8 +17,8 @@ from typing import Any
 from slime.errors import ConfigError
 from slime.types import Message
 
-from openclaw.conversations import ConversationIndex, IncomingRequest, Placement
-from openclaw.identity import strip_identity
+from openclaw.conversations.index import ConversationIndex, IncomingRequest, Placement
+from openclaw.requests.identity import strip_identity
 
 _UNTIMED_REPLY_S = 0.05  # how long a reply took when the recording does not say
 

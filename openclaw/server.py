@@ -44,13 +44,13 @@ from slime.monitor import configure_logging
 from slime.private_files import secret
 from slime.store import Store
 
-from openclaw.app import App
+from openclaw.api.app import App
+from openclaw.api.connections import BoundedHttp, Connections, room_for
+from openclaw.api.exchange import CutStreamFilter
+from openclaw.api.gate import Gate
+from openclaw.api.generation import ServedModel
 from openclaw.capture import Capture, CaptureOff, CaptureOn
-from openclaw.chat_completions import ServedModel
-from openclaw.connections import BoundedHttp, Connections, room_for
 from openclaw.engine_pool import EnginePool
-from openclaw.exchange import CutStreamFilter
-from openclaw.gate import Gate
 from openclaw.own_engine import OwnEngine
 
 log = logging.getLogger("openclaw.server")  # __name__ is __main__ here

@@ -28,6 +28,7 @@ from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import on_cpu
 from slime.cluster.session import ray_session
 from slime.cluster.teaching import teaching
+from slime.compat.calls import batches_of
 from slime.config import Config
 from slime.config.conditions import method_name
 from slime.config.flags import as_flags
@@ -37,12 +38,12 @@ from slime.data.sample_queue import SampleQueue
 from slime.data.source_queue import SourceQueue
 from slime.engines.launch import free_port, with_token
 from slime.errors import ConfigError, EngineUnavailable, OpenClawError
-from slime.judging.chat_model import ChatModel, EngineModel
 from slime.judging.drift import WatchedJudge
-from slime.judging.llm import LlmJudge
+from slime.judging.llm.chat_model import ChatModel, EngineModel
+from slime.judging.llm.judge import LlmJudge
+from slime.judging.llm.relative import RelativeJudge, SiblingJudge
 from slime.judging.plugin import PluginJudge
-from slime.judging.relative import RelativeJudge, SiblingJudge
-from slime.judging.rule import RuleJudge
+from slime.judging.rules.judge import RuleJudge
 from slime.monitor import Monitor, configure_logging, link_log
 from slime.pipeline import Pipeline
 from slime.plugins.settings import plugin_settings
@@ -50,10 +51,9 @@ from slime.preflight import PROG, Plan, asks_a_model, check
 from slime.protocols import Judge
 from slime.publisher import Publisher
 from slime.rollout.hindsight import hint_source
-from slime.rollout.judges import judge_model_at, renderer
-from slime.rollout.offline import import_conversations
-from slime.rollout.slime_calls import batches_of
+from slime.rollout.judge_endpoint import judge_model_at, renderer
 from slime.store import Store
+from slime.tools.offline import import_conversations
 from slime.types import SampleGroup
 from slime.weights import Versions
 

@@ -25,9 +25,9 @@ from slime.engines.serving import read_serving
 from slime.errors import ConfigError, OpenClawError
 
 if TYPE_CHECKING:
+    from slime.compat.prompts.plan import RolloutPlan
     from slime.plugins.calling import NamedCall
     from slime.plugins.rewards import RewardHook
-    from slime.rollout.prompt_plan import RolloutPlan
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +108,10 @@ def _check_server_beside(config: Config) -> None:
 
 def _check_plugins(config: Config) -> RolloutPlan:
     """Load whatever the run will call. This imports torch, so what can be said without it has been said."""
+    from slime.compat.prompts.plan import plan_rollout
     from slime.plugins.losses import load_loss
     from slime.plugins.policy_loss import load_policy_loss_hooks
-    from slime.rollout.offline import check_conversations
-    from slime.rollout.prompt_plan import plan_rollout
+    from slime.tools.offline import check_conversations
     from slime.trainers.torch import eight_bit
 
     plugin = config.plugin

@@ -8,8 +8,8 @@ from typing import Any
 
 from slime.types import Completion, Message, SamplingParams, Turn, TurnState, VersionSpan
 
-from openclaw.conversations import ConversationIndex, IncomingRequest, Placement
-from openclaw.turn_ids import tool_call_id
+from openclaw.conversations.index import ConversationIndex, IncomingRequest, Placement
+from openclaw.requests.turn_ids import tool_call_id
 
 CHAT = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}]

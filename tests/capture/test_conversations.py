@@ -9,13 +9,13 @@ import pytest
 from slime.types import TurnKind
 from talking import CHAT, Server, assistant, calling, result, user
 
-from openclaw.ancestry import AnchorSearch
-from openclaw.conversations import ConversationIndex, IncomingRequest, hash_credential
-from openclaw.identity import Identity
-from openclaw.known_turns import KnownTurn
-from openclaw.reading import Reading
-from openclaw.stored_turns import wanted_turns
-from openclaw.turn_ids import tool_call_id, turn_of
+from openclaw.conversations.ancestry import AnchorSearch
+from openclaw.conversations.index import ConversationIndex, IncomingRequest, hash_credential
+from openclaw.conversations.known_turns import KnownTurn
+from openclaw.conversations.stored_turns import wanted_turns
+from openclaw.requests.identity import Identity
+from openclaw.requests.reading import Reading
+from openclaw.requests.turn_ids import tool_call_id, turn_of
 
 MAIN, SIDE, RETRY, BRANCH, COMPACTION = (
     TurnKind.MAIN,

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from slime.types import Message, TurnKind
 from talking import Server, assistant, calling, result, user
 
-from openclaw.conversations import Placement
+from openclaw.conversations.index import Placement
 
 _SUMMARY_PROMPT = {"role": "system", "content": "You summarize the conversation for the agent that continues it."}
 

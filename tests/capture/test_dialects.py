@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slime.types import TurnKind
 
-from openclaw.conversations import ConversationIndex, IncomingRequest
-from openclaw.dialects import alphanumeric, read_reply, read_request, with_text
+from openclaw.conversations.index import ConversationIndex, IncomingRequest
+from openclaw.requests.wire_formats import alphanumeric, read_reply, read_request, with_text
 
 CALL = {"id": "call_1a", "type": "function", "function": {"name": "run", "arguments": '{"path":"."}'}}
 ROLES = [("user", ()), ("assistant", ("call1a",)), ("tool", ("call1a",)), ("user", ())]

@@ -26,10 +26,10 @@ import slime.judging
 from talking import CHAT, assistant, user
 
 import openclaw
-from openclaw.conversations import ConversationIndex, IncomingRequest
-from openclaw.kinds import kind_of
-from openclaw.plain_text import plain_user_text, summary_core, text_lines
-from openclaw.reading import Reading
+from openclaw.conversations.index import ConversationIndex, IncomingRequest
+from openclaw.requests.kinds import kind_of
+from openclaw.requests.plain_text import plain_user_text, summary_core, text_lines
+from openclaw.requests.reading import Reading
 
 PACKAGES = (openclaw, slime.chat, slime.judging)
 ENOUGH_S = 0.002
@@ -40,13 +40,13 @@ MOST = 10.0
 MAKING = {"re.compile", "re.search", "re.match", "re.fullmatch", "re.sub", "re.findall", "re.finditer", "re.split"}
 MADE_OF_PARTS = {
     "slime.chat.rendering",  # an alternation of a tokenizer's control tokens
-    "slime.judging.phrases",  # alternations of phrases, kept at the top of the modules that make them
+    "slime.judging.rules.phrases",  # alternations of phrases, kept at the top of the modules that make them
 }
 
 
 def modules() -> Iterator[ModuleType]:
     for package in PACKAGES:
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if found.name not in ("openclaw.server_main", "openclaw.__main__"):
                 yield importlib.import_module(found.name)
 

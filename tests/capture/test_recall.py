@@ -14,10 +14,10 @@ from slime.store import Store
 from slime.types import Completion, Message, SamplingParams, Turn, TurnState, VersionSpan
 from talking import CHAT, assistant, calling, result, user
 
-from openclaw.conversations import ConversationIndex, IncomingRequest, Placement
-from openclaw.reading import Reading
-from openclaw.recall import Recall
-from openclaw.stored_turns import keys_of
+from openclaw.conversations.index import ConversationIndex, IncomingRequest, Placement
+from openclaw.conversations.recall import Recall
+from openclaw.conversations.stored_turns import keys_of
+from openclaw.requests.reading import Reading
 
 
 class Server:

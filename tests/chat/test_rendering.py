@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openclaw_test.tiny_tokenizer import learn_tokenizer
+from openclaw_test.tiny.tokenizer import learn_tokenizer
 from slime.chat import ChatFormat
 from slime.errors import ConfigError, RenderError
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, VersionSpan

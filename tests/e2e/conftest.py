@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from openclaw_test.tiny_model import Recipe, new_model, render
-from openclaw_test.tiny_text import random_conversation
-from openclaw_test.tiny_tokenizer import learn_tokenizer
+from openclaw_test.tiny.model import Recipe, new_model, render
+from openclaw_test.tiny.text import random_conversation
+from openclaw_test.tiny.tokenizer import learn_tokenizer
 
 
 @pytest.fixture(scope="session")

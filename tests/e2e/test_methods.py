@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI
-from openclaw_test.people import Crowd, Exchange, Person
+from openclaw_test.people.people import Crowd, Exchange, Person
 from openclaw_test.training_run import TrainingRun
 from slime.store import Store
 

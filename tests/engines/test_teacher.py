@@ -16,7 +16,7 @@ from slime.config.sections import TeacherConfig
 from slime.engines.client import HttpEngine
 from slime.engines.scripted import ScriptedEngine
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
-from slime.judging.teacher import NO_ID, Favourites, Lesson, NoLesson, Teacher, support_row, with_hint
+from slime.judging.hindsight.teacher import NO_ID, Favourites, Lesson, NoLesson, Teacher, support_row, with_hint
 from slime.protocols import TokenScores
 from slime.types import Completion, SamplingParams, Turn, TurnKind, VersionSpan
 

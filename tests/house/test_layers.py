@@ -16,6 +16,7 @@ LAYERS: list[set[str]] = [
     {"slime.store", "slime.data", "slime.chat", "slime.plugins", "slime.weights"},
     {"slime.engines", "slime.trainers", "slime.judging", "slime.environments"},
     {"slime.rollout", "slime.publisher", "slime.run_watch", "openclaw"},
+    {"slime.compat", "slime.tools"},
     {"slime.pipeline", "slime.cluster", "openclaw_rl", "openclaw_opd", "openclaw_combine", "openclaw_test"},
     {"slime.preflight"},
     {"train", "openclaw.cli"},

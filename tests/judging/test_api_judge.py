@@ -18,11 +18,11 @@ from slime.engines.scripted import Script as EngineScript
 from slime.engines.scripted import ScriptedCore
 from slime.engines.scripted.server import ScriptedApp
 from slime.errors import EngineRejected, EngineUnavailable
-from slime.judging.api_model import ApiModel
-from slime.judging.breaker import CircuitBreaker
-from slime.judging.llm import LlmJudge
-from slime.judging.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
-from slime.rollout.judges import openai_base
+from slime.judging.llm.api_model import ApiModel
+from slime.judging.llm.breaker import CircuitBreaker
+from slime.judging.llm.judge import LlmJudge
+from slime.judging.llm.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
+from slime.rollout.judge_endpoint import openai_base
 from slime.types import SamplingParams, Verdict
 
 GOOD = r"They thank for it. \boxed{1}"

@@ -13,12 +13,12 @@ import pytest
 from judge_server import listening
 from slime.config import JudgeConfig
 from slime.errors import ConfigError
-from slime.judging.api_model import ApiModel
 from slime.judging.calibration import LABELLED, Calibration, calibrate, read_labelled
-from slime.judging.llm import LlmJudge
-from slime.judging.rule import RuleJudge
+from slime.judging.llm.api_model import ApiModel
+from slime.judging.llm.judge import LlmJudge
+from slime.judging.llm.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
+from slime.judging.rules.judge import RuleJudge
 from slime.judging.scripted import ScriptedJudge
-from slime.judging.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
 from slime.types import Turn, Verdict
 
 ROWS = [("Thanks!", 1), ("Thanks a lot!", 1), ("No, wrong.", -1), ("Too long.", -1), ("Hm.", 0)]

@@ -9,16 +9,24 @@ import re
 
 import pytest
 from judged_turns import turn_with
-from openclaw_test import phrases as people
+from openclaw_test.people import phrases as people
 from slime.config.sections import JudgeConfig
 from slime.errors import EngineRejected
-from slime.judging.chat_model import Answer
-from slime.judging.hints import Hindsight, HintingJudge, LlmHints, candidates_of, fit_hints, hint_messages, read_hint
-from slime.judging.leaks import leak
-from slime.judging.llm import LlmJudge
-from slime.judging.phrases import WISH_FORMS, WISH_INSTRUCTIONS
-from slime.judging.rule import RuleJudge
-from slime.judging.rule_hints import RuleHints, wishes
+from slime.judging.hindsight.hints import (
+    Hindsight,
+    HintingJudge,
+    LlmHints,
+    candidates_of,
+    fit_hints,
+    hint_messages,
+    read_hint,
+)
+from slime.judging.hindsight.leaks import leak
+from slime.judging.hindsight.rule_hints import RuleHints, wishes
+from slime.judging.llm.chat_model import Answer
+from slime.judging.llm.judge import LlmJudge
+from slime.judging.rules.judge import RuleJudge
+from slime.judging.rules.phrases import WISH_FORMS, WISH_INSTRUCTIONS
 from slime.judging.scripted import ScriptedJudge
 from slime.types import Message, SamplingParams, Turn, Verdict
 

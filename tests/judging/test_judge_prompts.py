@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judged_turns import turn_with
-from slime.judging.hints import hint_messages
-from slime.judging.prompts import NEXT_STATE_CHARS, SHOWN_MESSAGES, describe, judge_messages
-from slime.judging.relative import compare_messages
+from slime.judging.hindsight.hints import hint_messages
+from slime.judging.llm.prompts import NEXT_STATE_CHARS, SHOWN_MESSAGES, describe, judge_messages
+from slime.judging.llm.relative import compare_messages
 from slime.types import Message
 
 NONCE = "n0nce"

@@ -15,13 +15,13 @@ from judged_turns import turn_with
 from slime.config.sections import JudgeConfig
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
-from slime.judging.chat_model import EngineModel
-from slime.judging.hints import HintingJudge, LlmHints
-from slime.judging.llm import LlmJudge
-from slime.judging.prompts import defuse, judge_messages, read_score, shorten
-from slime.judging.relative import RelativeJudge
+from slime.judging.hindsight.hints import HintingJudge, LlmHints
+from slime.judging.llm.chat_model import EngineModel
+from slime.judging.llm.judge import LlmJudge
+from slime.judging.llm.prompts import defuse, judge_messages, read_score, shorten
+from slime.judging.llm.relative import RelativeJudge
+from slime.judging.llm.voting import Ballot, count_votes
 from slime.judging.scripted import ScriptedJudge
-from slime.judging.voting import Ballot, count_votes
 from slime.protocols import Delta, Engine, GenerateRequest, Judge, TokenScores
 from slime.types import Completion, Message, SamplingParams, Verdict, VersionSpan
 

@@ -12,13 +12,13 @@ import pytest
 from judge_server import listening
 from judged_turns import turn_with
 from slime.config import JudgeConfig, RolloutConfig
-from slime.judging.api_model import ApiModel
-from slime.judging.breaker import CircuitBreaker
-from slime.judging.hints import HINT_RETRY_AFTER_S, HintingJudge, LlmHints
-from slime.judging.llm import LlmJudge
-from slime.judging.rule import RuleJudge
-from slime.judging.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
-from slime.judging.voting import RETRY_AFTER_S, Ballot, retry_details
+from slime.judging.hindsight.hints import HINT_RETRY_AFTER_S, HintingJudge, LlmHints
+from slime.judging.llm.api_model import ApiModel
+from slime.judging.llm.breaker import CircuitBreaker
+from slime.judging.llm.judge import LlmJudge
+from slime.judging.llm.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
+from slime.judging.llm.voting import RETRY_AFTER_S, Ballot, retry_details
+from slime.judging.rules.judge import RuleJudge
 from slime.protocols import Judge
 from slime.rollout import outage
 from slime.rollout.live import judged_turns

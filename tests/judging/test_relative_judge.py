@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from judge_server import listening
 from judged_turns import turn_with
 from slime.config import JudgeConfig, RolloutConfig
-from slime.judging.api_model import ApiModel
-from slime.judging.chat_model import Answer
-from slime.judging.llm import LlmJudge
+from slime.judging.llm.api_model import ApiModel
+from slime.judging.llm.chat_model import Answer
+from slime.judging.llm.judge import LlmJudge
+from slime.judging.llm.relative import RelativeJudge, SiblingJudge, compare_messages, points, read_ranking
+from slime.judging.llm.scripted_api import Asked, Line, ScriptedJudgeApi
 from slime.judging.precedence import judge_with_feedback
-from slime.judging.relative import RelativeJudge, SiblingJudge, compare_messages, points, read_ranking
 from slime.judging.scripted import ScriptedJudge
-from slime.judging.scripted_api import Asked, Line, ScriptedJudgeApi
 from slime.rollout.live import judged_turns
 from slime.store import Store
 from slime.types import Feedback, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judged_turns import turn_with
-from openclaw_test import phrases as people
+from openclaw_test.people import phrases as people
 from slime.judging import calibration
-from slime.judging.rule import RuleJudge, repeats
-from slime.judging.tool_results import read_tool_result
+from slime.judging.rules.judge import RuleJudge, repeats
+from slime.judging.rules.tool_results import read_tool_result
 from slime.types import Message
 
 LABELLED = [json.loads(line) for line in calibration.LABELLED.read_text("utf-8").splitlines()]

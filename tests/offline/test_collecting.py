@@ -12,8 +12,8 @@ from slime.config.loader import resolve
 from slime.engines.serving import SERVING_FILE, Serving
 from slime.errors import ConfigError
 from slime.preflight import _check_server_beside
-from slime.rollout.collecting import collect, find, training_settings
 from slime.store import Store
+from slime.tools.collecting import collect, find, training_settings
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, VersionSpan
 
 

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from openclaw_test.tiny_tokenizer import learn_tokenizer
+from openclaw_test.tiny.tokenizer import learn_tokenizer
 from slime.algorithms.advantages import MovingBaseline
 from slime.chat import ChatFormat
 from slime.config import JudgeConfig, LossConfig, RolloutConfig
 from slime.data.estimates import with_advantages
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import ConfigError, EngineRejected, EngineUnavailable
-from slime.judging.rule import RuleJudge
+from slime.judging.rules.judge import RuleJudge
 from slime.judging.scripted import ScriptedJudge
 from slime.protocols import TokenScores
 from slime.rollout.live import judged_samples, judged_turns
-from slime.rollout.offline import Imported, check_conversations, import_conversations
 from slime.store import Store
+from slime.tools.offline import Imported, check_conversations, import_conversations
 from slime.types import Batch, TurnState, Verdict
 
 

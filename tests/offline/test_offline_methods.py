@@ -11,24 +11,24 @@ from typing import Any
 
 import pytest
 import torch
-from openclaw_test.tiny_model import Recipe, new_model
-from openclaw_test.tiny_tokenizer import learn_tokenizer
+from openclaw_test.tiny.model import Recipe, new_model
+from openclaw_test.tiny.tokenizer import learn_tokenizer
 from slime.chat import ChatFormat
+from slime.compat.prompts.plan import plan_rollout
 from slime.config import Config
 from slime.config.loader import resolve
 from slime.engines.scripted.engine import ScriptedEngine
-from slime.judging.rule import RuleJudge
-from slime.judging.teacher import Teacher
+from slime.judging.hindsight.teacher import Teacher
+from slime.judging.rules.judge import RuleJudge
 from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
 from slime.plugins.losses import load_loss
 from slime.protocols import Resumed, TokenScores
 from slime.publisher import Publisher
-from slime.rollout.collecting import training_settings
 from slime.rollout.hindsight import hint_source
-from slime.rollout.offline import import_conversations
-from slime.rollout.prompt_plan import plan_rollout
 from slime.store import Store
+from slime.tools.collecting import training_settings
+from slime.tools.offline import import_conversations
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Batch, TrainReport
 from slime.weights import Versions

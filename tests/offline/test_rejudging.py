@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from slime.config import JudgeConfig
 from slime.errors import EngineUnavailable
-from slime.judging.chat_model import Answer
-from slime.judging.llm import LlmJudge
+from slime.judging.llm.chat_model import Answer
+from slime.judging.llm.judge import LlmJudge
 from slime.judging.scripted import ScriptedJudge
-from slime.rollout.rejudging import Rejudged, rejudge
 from slime.store import Store
+from slime.tools.rejudging import Rejudged, rejudge
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from slime.data.conversation_files import read_conversations
 from slime.errors import ConfigError, StoreError
-from slime.rollout.transfer import adopt, export_sessions
 from slime.store import Store
 from slime.store.records import encode_json
+from slime.tools.transfer import adopt, export_sessions
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
 

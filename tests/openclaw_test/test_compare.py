@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from openclaw_test import compare
 from openclaw_test.compare import Comparison, _keep, _kept
-from openclaw_test.gains import gains
 from openclaw_test.lockstep import LockStep
 from openclaw_test.methods import METHODS, baselines, chosen_arms
-from openclaw_test.personas import TINY, chosen
-from openclaw_test.scoring import HeldOut, PersonaScore, SeedResult
-from openclaw_test.sessions import Session
+from openclaw_test.people.personas import TINY, chosen
+from openclaw_test.people.sessions import Session
+from openclaw_test.report.gains import gains
+from openclaw_test.suites.scoring import HeldOut, PersonaScore, SeedResult
 from openclaw_test.trial import Plan
 from slime.errors import ConfigError, TrainerError
 from slime.store import Store

@@ -15,13 +15,13 @@ import pytest
 import torch
 from openclaw_test.checkpoints import weights_dir, whole_model
 from openclaw_test.evaluate import label, main
-from openclaw_test.personas import personas
-from openclaw_test.problems import random_problem
+from openclaw_test.people.personas import personas
+from openclaw_test.people.problems import random_problem
+from openclaw_test.people.styles import Style, write_reply
+from openclaw_test.people.users import ScriptedUser
 from openclaw_test.serving import serve_model
-from openclaw_test.styles import Style, write_reply
-from openclaw_test.tiny_model import Recipe, _loss, build_tiny_model, encode
-from openclaw_test.tiny_text import Conversation
-from openclaw_test.users import ScriptedUser
+from openclaw_test.tiny.model import Recipe, _loss, build_tiny_model, encode
+from openclaw_test.tiny.text import Conversation
 from slime.config.sections import EngineConfig
 from slime.errors import ConfigError
 from slime.weights import Adapter, LoraShape, fingerprint, read_weights, write_adapter

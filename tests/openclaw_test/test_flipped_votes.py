@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openclaw_test.flipped_votes import SHARE, reward
-from slime.judging.rule import RuleJudge
+from slime.judging.rules.judge import RuleJudge
 from slime.plugins.rewards import load_reward
 from slime.types import Completion, SamplingParams, Turn, TurnKind, VersionSpan
 

@@ -10,11 +10,18 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from openclaw_test.model_user import STOP_WORD, ModelUser, is_satisfied, user_factory, why_refused, without_thoughts
-from openclaw_test.personas import Reply, personas
-from openclaw_test.problems import Problem
-from openclaw_test.sessions import hold_session
-from openclaw_test.users import ScriptedUser
+from openclaw_test.people.model_user import (
+    STOP_WORD,
+    ModelUser,
+    is_satisfied,
+    user_factory,
+    why_refused,
+    without_thoughts,
+)
+from openclaw_test.people.personas import Reply, personas
+from openclaw_test.people.problems import Problem
+from openclaw_test.people.sessions import hold_session
+from openclaw_test.people.users import ScriptedUser
 from slime.errors import ConfigError
 from slime.types import Message
 

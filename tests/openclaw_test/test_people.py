@@ -6,10 +6,10 @@ import asyncio
 import random
 
 import pytest
-from openclaw_test.people import Person
-from openclaw_test.problems import final_answer, is_held_out, random_problem
-from openclaw_test.styles import FORMATS, RULES, Style, is_plain, write_reply
-from slime.judging.rule import RuleJudge
+from openclaw_test.people.people import Person
+from openclaw_test.people.problems import final_answer, is_held_out, random_problem
+from openclaw_test.people.styles import FORMATS, RULES, Style, is_plain, write_reply
+from slime.judging.rules.judge import RuleJudge
 from slime.types import Completion, SamplingParams, Turn, TurnKind, VersionSpan
 
 

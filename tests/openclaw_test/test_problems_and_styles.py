@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from openclaw_test.problems import final_answer, is_held_out, random_problem
-from openclaw_test.styles import FORMATS, RULES, TONES, Style, has_bold, has_box, has_numbered_list, write_reply
-from openclaw_test.tiny_text import random_conversation
+from openclaw_test.people.problems import final_answer, is_held_out, random_problem
+from openclaw_test.people.styles import FORMATS, RULES, TONES, Style, has_bold, has_box, has_numbered_list, write_reply
+from openclaw_test.tiny.text import random_conversation
 
 HAS = {"bold": has_bold, "list": has_numbered_list, "boxed": has_box, "plain": RULES["plain"]}
 IS = {"short": "short", "long": "detailed", "friendly": "friendly", "praising": "praising"}

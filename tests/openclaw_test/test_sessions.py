@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import openai
 import pytest
-from openclaw_test.assistants import BestOfN, MemoryAssistant, ScriptedAssistant
-from openclaw_test.personas import Reply, chosen, is_praising, personas, scale_of
-from openclaw_test.problems import Problem
-from openclaw_test.scoring import SeedResult
-from openclaw_test.sessions import hold_rounds, hold_session, reaction_score
-from openclaw_test.styles import Style, write_reply
+from openclaw_test.people.assistants import BestOfN, MemoryAssistant, ScriptedAssistant
+from openclaw_test.people.personas import Reply, chosen, is_praising, personas, scale_of
+from openclaw_test.people.problems import Problem
+from openclaw_test.people.sessions import hold_rounds, hold_session, reaction_score
+from openclaw_test.people.styles import Style, write_reply
+from openclaw_test.people.users import ScriptedUser, User, request_seed
+from openclaw_test.suites.scoring import SeedResult
 from openclaw_test.trial import Plan, drifts, run_trial
-from openclaw_test.users import ScriptedUser, User, request_seed
 from slime.errors import ConfigError
 from slime.types import Message
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from openclaw_test.coding_suite import coding_tasks, source_in
-from openclaw_test.personas import Reply
-from openclaw_test.sandbox import call_function
-from openclaw_test.suites import run_suite
-from openclaw_test.tool_suite import tool_tasks
+from openclaw_test.people.personas import Reply
+from openclaw_test.suites.coding_suite import coding_tasks, source_in
+from openclaw_test.suites.sandbox import call_function
+from openclaw_test.suites.suites import run_suite
+from openclaw_test.suites.tool_suite import tool_tasks
 from slime.types import Message
 
 

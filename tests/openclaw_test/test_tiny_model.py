@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from openclaw_test import tiny_model
-from openclaw_test.abilities import measure_abilities
-from openclaw_test.muon import Muon, orthogonal
-from openclaw_test.tiny_model import Recipe, build_tiny_model, encode, render
-from openclaw_test.tiny_text import CALCULATOR, Conversation, random_conversation
-from openclaw_test.tiny_tokenizer import CONTROL_TOKENS, MARKER_TOKENS, learn_tokenizer
+from openclaw_test.tiny import model as tiny_model
+from openclaw_test.tiny.abilities import measure_abilities
+from openclaw_test.tiny.model import Recipe, build_tiny_model, encode, render
+from openclaw_test.tiny.muon import Muon, orthogonal
+from openclaw_test.tiny.text import CALCULATOR, Conversation, random_conversation
+from openclaw_test.tiny.tokenizer import CONTROL_TOKENS, MARKER_TOKENS, learn_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 SMALL = Recipe(num_conversations=60, short_tokens=1_000, num_tokens=2_000, tokens_per_step=500, hidden_size=64)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from slime.config import JudgeConfig, RolloutConfig
+from slime.judging.hindsight.teacher import Lesson, NoLesson, Teacher
 from slime.judging.scripted import ScriptedJudge
-from slime.judging.teacher import Lesson, NoLesson, Teacher
 from slime.rollout.hindsight import taught_samples
 from slime.rollout.live import judged_samples
 from slime.store import Store

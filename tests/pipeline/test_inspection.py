@@ -11,8 +11,8 @@ from openclaw_combine import custom_rollout as combine
 from openclaw_combine.utils import inspect_sessions
 from openclaw_opd import custom_rollout as opd
 from slime.errors import ConfigError
-from slime.rollout.inspection import main
 from slime.store import Store
+from slime.tools.inspection import main
 from slime.types import TurnKind
 from test_pipeline import turn
 

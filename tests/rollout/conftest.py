@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from openclaw_test.tiny_model import Recipe, new_model
-from openclaw_test.tiny_tokenizer import learn_tokenizer
+from openclaw_test.tiny.model import Recipe, new_model
+from openclaw_test.tiny.tokenizer import learn_tokenizer
 from prompt_rig import Rig
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from slime.chat import ChatFormat
+from slime.compat.calls import batches_of
+from slime.compat.prompts.plan import RolloutPlan, plan_rollout
+from slime.compat.prompts.rollout import PromptRun
 from slime.config import Config
 from slime.config.loader import resolve
 from slime.engines.scripted.engine import ScriptedEngine
-from slime.judging.relative import RelativeJudge
+from slime.judging.llm.relative import RelativeJudge
 from slime.protocols import Engine
-from slime.rollout.prompt_plan import RolloutPlan, plan_rollout
-from slime.rollout.prompts import PromptRun
-from slime.rollout.slime_calls import batches_of
 from slime.types import SampleGroup
 
 

@@ -9,14 +9,14 @@ from statistics import mean, stdev
 import pytest
 from prompt_rig import Rig
 from slime.algorithms.advantages import MovingBaseline
+from slime.compat.prompts.comparing import GroupComparer
+from slime.compat.prompts.plan import plan_rollout
 from slime.config import JudgeConfig, LossConfig
 from slime.data.estimates import with_advantages
 from slime.errors import ConfigError, EngineUnavailable
-from slime.judging.chat_model import Answer
-from slime.judging.relative import RelativeJudge
+from slime.judging.llm.chat_model import Answer
+from slime.judging.llm.relative import RelativeJudge
 from slime.plugins.slime_sample import Sample
-from slime.rollout.comparing import GroupComparer
-from slime.rollout.prompt_plan import plan_rollout
 from slime.types import Batch, Message, SamplingParams
 
 ORDER = ("yes", "maybe", "no")

@@ -9,6 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from prompt_rig import Rig
+from slime.compat.conversion import to_train_sample
+from slime.compat.prompts.hooks import PROMPT_HOOKS
+from slime.compat.prompts.plan import plan_rollout
 from slime.config import Config, EngineConfig, LossConfig, ModelConfig, PluginConfig
 from slime.data.rows import flatten, rows
 from slime.engines.client import HttpEngine
@@ -31,9 +34,6 @@ from slime.plugins.rewards import load_reward
 from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
 from slime.plugins.slime_sample import Sample as SlimeSample
-from slime.rollout.prompt_hooks import PROMPT_HOOKS
-from slime.rollout.prompt_plan import plan_rollout
-from slime.rollout.slime_samples import to_train_sample
 from slime.types import Batch, Sample, SampleGroup
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/plugins.md").read_text(encoding="utf-8")

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from prompt_rig import Rig
 from slime.chat import ChatFormat
+from slime.compat.prompts import groups as prompt_groups
+from slime.compat.prompts.plan import plan_rollout
 from slime.config import CheckpointConfig
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.engines.scripted.faults import Fault
@@ -18,8 +20,6 @@ from slime.pipeline import Pipeline
 from slime.plugins.loading import load_file
 from slime.plugins.slime_sample import Sample
 from slime.publisher import Publisher
-from slime.rollout import prompt_groups
-from slime.rollout.prompt_plan import plan_rollout
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
 from slime.weights import Versions

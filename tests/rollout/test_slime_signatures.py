@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from prompt_rig import Rig
+from slime.compat.prompts.plan import plan_rollout
 from slime.config import EngineConfig, ModelConfig
 from slime.engines.client import HttpEngine
 from slime.engines.launch import start_engine
 from slime.errors import PluginError
 from slime.plugins.loading import load_file
-from slime.rollout.prompt_plan import plan_rollout
 
 PUBLISHED = Path(__file__).parents[1] / "plugins" / "published"
 HOOKS = PUBLISHED / "slime_hooks.py"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from slime.compat.conversion import to_group, to_train_sample, why_not_trained
 from slime.errors import PluginError
 from slime.plugins.slime_sample import Sample
-from slime.rollout.slime_samples import to_group, to_train_sample, why_not_trained
 
 
 def sample(**changes: object) -> Sample:

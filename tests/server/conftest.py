@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from openclaw_test.tiny_tokenizer import learn_tokenizer
+from openclaw_test.tiny.tokenizer import learn_tokenizer
 from safetensors.torch import save_file
 from server_rig import ADMIN_KEY, MAX_CONTEXT, Hangable, Replies, Rig, StartRig, listening
 from slime.chat import ChatFormat
@@ -22,12 +22,12 @@ from slime.engines.scripted import Script, ScriptedCore
 from slime.engines.scripted.server import ScriptedApp
 from slime.store import Store
 
-from openclaw.app import App
+from openclaw.api.app import App
+from openclaw.api.exchange import CutStreamFilter
+from openclaw.api.gate import Gate
+from openclaw.api.generation import ServedModel
 from openclaw.capture import CaptureOff, CaptureOn
-from openclaw.chat_completions import ServedModel
 from openclaw.engine_pool import EnginePool
-from openclaw.exchange import CutStreamFilter
-from openclaw.gate import Gate
 
 
 @pytest.fixture(scope="session")

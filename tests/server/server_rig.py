@@ -16,9 +16,9 @@ import uvicorn
 from slime.engines.scripted import Prompt, ScriptedCore
 from slime.store import Store
 
-from openclaw.app import App
+from openclaw.api.app import App
+from openclaw.api.connections import BoundedHttp, Connections
 from openclaw.capture import CaptureOff, CaptureOn
-from openclaw.connections import BoundedHttp, Connections
 from openclaw.engine_pool import EnginePool
 
 MAX_CONTEXT = 2048

@@ -12,7 +12,7 @@ from slime.engines.adapters import FRESH_S
 from slime.engines.dialect import LoadAdapterCall
 from slime.types import Turn
 
-from openclaw.adapters import route
+from openclaw.api.routing import route
 
 PER_USER = LoraConfig(use_lora=True, adapter_per="user")
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server_rig import MAX_CONTEXT, StartRig, until
 
-from openclaw.api_errors import ApiError
-from openclaw.chat_request import parse_chat_request
-from openclaw.exchange import json_object
+from openclaw.api.chat_request import parse_chat_request
+from openclaw.api.errors import ApiError
+from openclaw.api.exchange import json_object
 
 USER = {"role": "user", "content": "Hi"}
 JSON_BODY = {"content-type": "application/json"}

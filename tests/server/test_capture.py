@@ -201,7 +201,7 @@ async def test_a_request_that_cannot_be_placed_is_answered(start: StartRig, monk
     def refuse(*_: Any) -> Any:
         raise RuntimeError("a request nobody thought of")
 
-    monkeypatch.setattr("openclaw.conversations.ConversationIndex.begin", refuse)
+    monkeypatch.setattr("openclaw.conversations.index.ConversationIndex.begin", refuse)
     rig = await start()
     response = await rig.chat()
     assert (response.status_code, response.headers["x-openclaw-capture"]) == (200, "failed")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from server_rig import ADMIN_KEY, Rig, StartRig, listening, until
 
-from openclaw import admission, connections
+from openclaw.api import admission, connections
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -59,7 +59,7 @@ async def test_places_are_counted_once_the_body_is_there(start: StartRig) -> Non
 
 
 async def test_a_body_of_a_byte_a_second_ends_in_408(start: StartRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openclaw.exchange.GRACE_S", 0.3)
+    monkeypatch.setattr("openclaw.api.exchange.GRACE_S", 0.3)
     monkeypatch.setattr(admission, "GRACE_S", 0.3)
     rig = await start(capture=False)
     reader, writer = await begin(rig)

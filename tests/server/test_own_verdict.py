@@ -21,11 +21,11 @@ from server_rig import ADMIN_KEY, Rig, StartRig, listening
 from slime.engines.door import Door
 from slime.engines.scripted.server import ScriptedApp
 from slime.engines.serving import Serving
-from slime.judging.rule import RuleJudge
+from slime.judging.rules.judge import RuleJudge
 from slime.private_files import write_private
 from slime.types import TurnState
 
-from openclaw.turn_ids import tool_call_id
+from openclaw.requests.turn_ids import tool_call_id
 
 CHAT_KEY = "the key that the agent holds"
 NOBODY = 65534

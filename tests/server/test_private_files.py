@@ -120,11 +120,11 @@ async def test_what_clients_send_gets_into_no_line_of_the_log_whole_or_as_a_line
     ]
     assert {answer.status_code for answer in answers} <= {200, 400, 404}
     assert max(len(answer.content) for answer in answers) < 3_000, "errors echo the beginning, not the whole"
-    logging.getLogger("openclaw.app").info("raw %s", "a\r\nb\x1b[31m" + long)
+    logging.getLogger("openclaw.api.app").info("raw %s", "a\r\nb\x1b[31m" + long)
     try:
         raise RuntimeError(f"x\n2026-01-01 INFO openclaw forged\x1b[31m{long}")
     except RuntimeError:
-        logging.getLogger("openclaw.app").exception("failed")
+        logging.getLogger("openclaw.api.app").exception("failed")
     lines = (tmp_path / "server.log").read_text(encoding="utf-8").split("\n")
     assert max(map(len, lines)) < 3_000
     assert not [line for line in lines if line.startswith("2026-01-01")]

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from published_pages import cut, page, write
+from slime.compat.prompts.hooks import check_hooks_are_called
 from slime.config.loader import Resolution, resolve
 from slime.config.startup import check_startup
 from slime.errors import ConfigError, PluginError
@@ -31,8 +32,7 @@ from slime.plugins.hooks import load_rollout
 from slime.plugins.losses import load_loss
 from slime.plugins.rewards import load_reward
 from slime.plugins.settings import plugin_settings
-from slime.rollout import collecting
-from slime.rollout.prompt_hooks import check_hooks_are_called
+from slime.tools import collecting
 
 ROOT = Path(__file__).parents[2]
 

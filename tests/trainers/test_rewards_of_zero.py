@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from learners import trainer_of, write_policy
 from slime.algorithms.advantages import MovingBaseline
+from slime.compat.conversion import to_group
 from slime.config import JudgeConfig, RolloutConfig
 from slime.config.sections import LossConfig
 from slime.data.estimates import with_advantages
@@ -18,7 +19,6 @@ from slime.plugins.rewards import load_reward
 from slime.plugins.slime_sample import Sample
 from slime.protocols import Judge
 from slime.rollout.live import judged_samples
-from slime.rollout.slime_samples import to_group
 from slime.store import Store
 from slime.types import Batch, Completion, Feedback, SampleGroup, SamplingParams, Turn, TurnKind, Verdict, VersionSpan
 

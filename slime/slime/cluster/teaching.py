@@ -21,7 +21,7 @@ from slime.config import Config
 from slime.config.model_dir import check_model_dir
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError
-from slime.judging.teacher import Teacher
+from slime.judging.hindsight.teacher import Teacher
 from slime.rollout.hindsight import adapter_of
 
 

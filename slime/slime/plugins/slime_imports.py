@@ -1,7 +1,7 @@
 """slime's module names, for files that import from them: each name leads to the thing of ours that does the job.
 
     from slime.utils.types import Sample          ─▶ slime.plugins.slime_sample.Sample
-    from slime.utils.http_utils import post       ─▶ slime.rollout.slime_names.post
+    from slime.utils.http_utils import post       ─▶ slime.compat.names.post
 
 A finder makes such a module when it is first imported; ours keep their own names and places. What is not in the table
 does not exist, and importing it is an error like any other.
@@ -17,18 +17,20 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 _SAMPLE = "slime.plugins.slime_sample"
-_NAMES = "slime.rollout.slime_names"
+_PROMPTS = "slime.compat.prompts.rollout"
+_NAMES = "slime.compat.names"
 
 SLIME_MODULES: Mapping[str, Mapping[str, str]] = {
     "slime.utils": {},
     "slime.utils.types": {"Sample": _SAMPLE},
     "slime.utils.async_utils": {"run": _NAMES},
     "slime.utils.http_utils": {"post": _NAMES},
+    "slime.rollout.prompts": {"generate_rollout": _PROMPTS, "PromptRun": _PROMPTS},  # its own earlier name, still typed
     "slime.rollout.base_types": {"RolloutFnTrainOutput": _SAMPLE, "RolloutFnEvalOutput": _SAMPLE},
-    "slime.rollout.data_source": {"DataSource": "slime.rollout.prompt_source"},
+    "slime.rollout.data_source": {"DataSource": "slime.compat.prompts.source"},
     "slime.rollout.filter_hub": {},
     "slime.rollout.filter_hub.base_types": {"DynamicFilterOutput": _SAMPLE},
-    "slime.rollout.sglang_rollout": {"GenerateState": _NAMES, "generate_rollout": "slime.rollout.prompts"},
+    "slime.rollout.sglang_rollout": {"GenerateState": _NAMES, "generate_rollout": _PROMPTS},
 }
 """slime's module → its names → the module of ours that holds them."""
 

@@ -24,10 +24,10 @@ from typing import Any
 from slime.config import Config, JudgeConfig, RolloutConfig
 from slime.config.sections import LoraConfig
 from slime.data.stitching import ScoredTurn
-from slime.judging.chat_model import ChatModel
-from slime.judging.hints import HintSource, LlmHints, candidates_of
-from slime.judging.rule_hints import RuleHints
-from slime.judging.teacher import Lesson, NoLesson, Teacher
+from slime.judging.hindsight.hints import HintSource, LlmHints, candidates_of
+from slime.judging.hindsight.rule_hints import RuleHints
+from slime.judging.hindsight.teacher import Lesson, NoLesson, Teacher
+from slime.judging.llm.chat_model import ChatModel
 from slime.protocols import Judge
 from slime.rollout.live import NotTrained, finished_turns, group_of
 from slime.store import Store
@@ -112,7 +112,7 @@ def hint_source(config: Config, model: ChatModel | None) -> HintSource:
 
 
 def adapter_of(lora: LoraConfig) -> Callable[[Turn], str]:
-    """Whose adapter a turn was answered with, as `openclaw.adapters` routes requests; empty: the base's weights."""
+    """Whose adapter a turn was answered with, as `openclaw.api.routing` routes requests; empty: the base's weights."""
     if lora.use_lora and lora.lora_publish == "adapter" and lora.adapter_per == "user":
         return lambda turn: str(turn.details.get("source", ""))
     return lambda turn: lora.shared_adapter

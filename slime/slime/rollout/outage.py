@@ -12,9 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from slime.judging.hints import HINT_RETRY_AFTER_S
+from slime.judging.hindsight.hints import HINT_RETRY_AFTER_S
+from slime.judging.llm.voting import RETRY_AFTER_S
 from slime.judging.precedence import PERSON
-from slime.judging.voting import RETRY_AFTER_S
 from slime.types import Verdict
 
 MAX_REFUSALS = 3

@@ -1,0 +1,155 @@
+"""Who answers: a served model as it is, one that remembers what it was told, the best of several tries.
+
+    messages ─▶ ServedAssistant ─▶ an OpenAI-compatible server                                  ─▶ Reply
+             ─▶ MemoryAssistant ─ past corrections of this user ─▶ system prompt ─▶ the assistant it wraps
+             ─▶ BestOfN ─ n replies of the assistant it wraps ─▶ the judge's favourite
+
+The last two are what one can do without training, and what training is compared with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from openclaw_test.people.personas import Reply
+from slime.judging.rules.judge import read_words
+from slime.types import Message
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from openai.types.chat import ChatCompletion
+
+REQUEST_S = 120.0
+
+
+class Assistant(Protocol):
+    """Somebody who answers. Errors are those of the OpenAI client."""
+
+    async def reply(self, messages: Sequence[Message], *, user: str, seed: int) -> Reply:
+        """Continue a conversation of `user`; the same seed gives the same reply, where the server honours seeds."""
+        ...
+
+
+class ScriptedAssistant:
+    """Answers by a function of the conversation: for tests, and to see what a perfect model would score.
+
+    >>> ScriptedAssistant(lambda messages, seed: Reply("It comes to 7 apples.", 8))
+    """
+
+    def __init__(self, answer: Callable[[Sequence[Message], int], Reply]) -> None:
+        self._answer = answer
+
+    async def reply(self, messages: Sequence[Message], *, user: str, seed: int) -> Reply:
+        return self._answer(messages, seed)
+
+
+class ServedAssistant:
+    """A model behind an OpenAI-compatible server.
+
+    Args:
+        is_captured: whether what is said here may become training data; else requests say `X-Turn-Type: side`.
+        has_user_keys: come with each user's name as the key, as our own server tells its users apart; a server of
+            somebody else's wants the key that the client was made with.
+    """
+
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        model: str,
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        is_captured: bool = False,
+        has_user_keys: bool = True,
+    ) -> None:
+        self._client = client
+        self._arguments: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
+        if not is_captured:
+            self._arguments["extra_headers"] = {"X-Turn-Type": "side"}
+        self._has_user_keys = has_user_keys
+
+    async def reply(
+        self, messages: Sequence[Message], *, user: str, seed: int, tools: Sequence[dict[str, Any]] = ()
+    ) -> Reply:
+        client = self._client.with_options(api_key=user) if self._has_user_keys else self._client
+        asked: dict[str, Any] = {**self._arguments, "messages": list(messages), "seed": seed}
+        if tools:
+            asked["tools"] = list(tools)
+        completion: ChatCompletion = await client.chat.completions.create(timeout=REQUEST_S, **asked)
+        message = completion.choices[0].message
+        text = message.content or ""
+        calls = tuple(
+            (call.function.name, call.function.arguments)
+            for call in message.tool_calls or ()
+            if call.type == "function"
+        )
+        return Reply(text, completion.usage.completion_tokens if completion.usage else len(text.split()), calls)
+
+
+class MemoryAssistant:
+    """Puts what a user complained about before into the system prompt; its model never changes.
+
+    What was complained about is heard with the rule judge's ears, kept per user together with the request it was
+    about, and the corrections whose requests share the most words with the new one come back; among equals the newest.
+
+    Args:
+        num_retrieved: corrections put into a prompt.
+    """
+
+    def __init__(self, inner: Assistant, *, num_retrieved: int = 2) -> None:
+        self._inner = inner
+        self._num_retrieved = num_retrieved
+        self._memory: dict[str, list[tuple[set[str], str]]] = defaultdict(list)
+
+    async def reply(self, messages: Sequence[Message], *, user: str, seed: int) -> Reply:
+        asked = [str(message["content"]) for message in messages if message["role"] == "user"]
+        if len(asked) > 1:
+            self._listen(user, asked)
+        return await self._inner.reply(self._reminded(messages, user, asked[0]), user=user, seed=seed)
+
+    def _listen(self, user: str, asked: Sequence[str]) -> None:
+        said = asked[-1]
+        if any(evidence.score < 0 for evidence in read_words(said, asked[:-1])):
+            self._memory[user].append((_words(asked[0]), said))
+
+    def _reminded(self, messages: Sequence[Message], user: str, request: str) -> list[Message]:
+        words = _words(request)
+        by_likeness = sorted(
+            enumerate(self._memory[user]), key=lambda entry: (len(words & entry[1][0]), entry[0]), reverse=True
+        )
+        recalled = [correction for _, (_, correction) in by_likeness[: self._num_retrieved]]
+        if not recalled:
+            return list(messages)
+        has_system = messages[0]["role"] == "system"
+        system = " ".join([str(messages[0]["content"]) if has_system else "", *recalled]).strip()
+        return [{"role": "system", "content": system}, *messages[has_system:]]
+
+
+class BestOfN:
+    """Asks n times and gives the reply that scores best; the first among equals.
+
+    Args:
+        score: of a reply in its conversation. A judge who hears the user's own reaction to every candidate, as
+            `sessions.reaction_score` lets it, is an upper bound: no real user reads n replies.
+    """
+
+    def __init__(
+        self, inner: Assistant, num_replies: int, score: Callable[[Sequence[Message], str, Reply], Awaitable[float]]
+    ) -> None:
+        self._inner = inner
+        self._num_replies = num_replies
+        self._score = score
+
+    async def reply(self, messages: Sequence[Message], *, user: str, seed: int) -> Reply:
+        tries = (self._inner.reply(messages, user=user, seed=seed + number) for number in range(self._num_replies))
+        replies = await asyncio.gather(*tries)
+        scores = await asyncio.gather(*(self._score(messages, user, reply) for reply in replies))
+        return replies[max(range(len(replies)), key=scores.__getitem__)]
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))

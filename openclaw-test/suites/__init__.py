@@ -1,0 +1,1 @@
+"""Tasks with exact checks, and the scores of a checkpoint on them."""

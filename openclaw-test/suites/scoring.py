@@ -1,0 +1,182 @@
+"""From sessions and held-out replies to the figures of a table: per seed first, then over seeds.
+
+sessions of a seed ─────▶ sessions to the criterion, satisfaction curve ─┐
+held-out replies of it ─▶ satisfaction, accuracy, length, repetition ────┴─ SeedResult ─ over seeds ─▶ PersonaScore
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from openclaw_test.people.assistants import Assistant
+from openclaw_test.people.personas import Persona, Reply
+from openclaw_test.people.problems import Problem, final_answer, random_problem
+from openclaw_test.people.sessions import Session
+from openclaw_test.people.users import User, request_seed
+from openclaw_test.report.measures import Interval, over_seeds, repetition, sessions_to_criterion, share
+
+_CONCURRENCY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """First replies to one persona on problems nobody ever asked.
+
+    >>> HeldOut(num=100, num_kept=6, num_right=98, tokens=11.4, repetition=0.0)
+
+    Attributes:
+        tokens: mean length of a reply.
+        repetition: mean share of repeated word 4-grams.
+        num_kept_of: how many keep each rule that anybody has, e.g. `{"student": 6, "teacher": 97}`: a rule of somebody
+            else's that is kept more often than before has leaked.
+    """
+
+    num: int
+    num_kept: int
+    num_right: int
+    tokens: float
+    repetition: float
+    num_kept_of: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """All that one seed saw of one assistant.
+
+    Attributes:
+        held_out: by persona.
+        kl: to the base model, nats per token; None when there is no base to compare with.
+    """
+
+    seed: int
+    sessions: list[Session]
+    held_out: dict[str, HeldOut]
+    kl: float | None = None
+    num_updates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PersonaScore:
+    """One row of the table: an assistant, and how it does by one persona.
+
+    Attributes:
+        assistant: a model's directory, a method or a baseline.
+        sessions: until the rule had held three times in a row; a seed in which it never did counts with all of its
+            sessions, so that the mean is a lower bound then.
+        reached: in how many of the `num_seeds` it did.
+        satisfaction, accuracy: on held-out problems, before anything was said about style.
+        keeps: share of the same replies that keep each rule, by persona; the persona's own is its satisfaction.
+        curve: share of seeds and users whose n-th session kept the rule.
+        failed: sessions that had no first reply.
+    """
+
+    assistant: str
+    persona: str
+    rule: str
+    num_seeds: int
+    sessions: Interval
+    reached: int
+    satisfaction: Interval
+    accuracy: Interval
+    tokens: Interval
+    repetition: Interval
+    kl: Interval | None
+    updates: float
+    failed: int
+    keeps: dict[str, Interval] = field(default_factory=dict)
+    curve: list[float] = field(default_factory=list)
+
+
+async def held_out(assistant: Assistant, user: User, num: int, seed: int, everybody: Sequence[Persona] = ()) -> HeldOut:
+    """Ask as the user would, each problem in a conversation of its own; nothing is said about the replies.
+
+    Args:
+        everybody: whose rules the replies are held against, the user's own aside.
+    """
+    rng = random.Random(f"held out {seed}")
+    problems = [random_problem(rng, "held_out") for _ in range(num)]
+    conversations = [user.opening(problem) for problem in problems]
+    places = asyncio.Semaphore(_CONCURRENCY)
+
+    async def ask(number: int) -> Reply:
+        async with places:
+            asked = request_seed(seed, f"{user.name} held out", number, 0)
+            return await assistant.reply(conversations[number], user=user.name, seed=asked)
+
+    replies = await asyncio.gather(*map(ask, range(num)))
+    return _held_out(user.persona, problems, replies, everybody)
+
+
+def _held_out(
+    persona: Persona, problems: Sequence[Problem], replies: Sequence[Reply], everybody: Sequence[Persona]
+) -> HeldOut:
+    return HeldOut(
+        num=len(replies),
+        num_kept=sum(map(persona.keeps, replies)),
+        num_right=sum(final_answer(r.text) == p.answer for p, r in zip(problems, replies, strict=True)),
+        tokens=statistics.fmean(reply.num_tokens for reply in replies),
+        repetition=statistics.fmean(repetition(reply.text) for reply in replies),
+        num_kept_of={other.name: sum(map(other.keeps, replies)) for other in everybody},
+    )
+
+
+def summarise(assistant: str, persona: Persona, results: Sequence[SeedResult]) -> PersonaScore:
+    """One persona's row over all seeds; a share measured with one seed has Wilson's interval over its replies."""
+    held = [result.held_out[persona.name] for result in results]
+    kept_by_seed = [_kept(result, persona) for result in results]
+    criteria = [_criterion(by_user) for by_user in kept_by_seed]
+    longest = [max(map(len, by_user)) for by_user in kept_by_seed]
+    kls = [result.kl for result in results if result.kl is not None]
+    return PersonaScore(
+        assistant=assistant,
+        persona=persona.name,
+        rule=persona.rule,
+        num_seeds=len(results),
+        sessions=over_seeds([cap if c is None else c for c, cap in zip(criteria, longest, strict=True)]),
+        reached=sum(criterion is not None for criterion in criteria),
+        satisfaction=_share([(h.num_kept, h.num) for h in held]),
+        accuracy=_share([(h.num_right, h.num) for h in held]),
+        tokens=over_seeds([h.tokens for h in held]),
+        repetition=over_seeds([h.repetition for h in held]),
+        kl=over_seeds(kls) if len(kls) == len(results) else None,
+        updates=statistics.fmean(result.num_updates for result in results),
+        failed=sum(s.persona == persona.name and not s.num_replies for result in results for s in result.sessions),
+        keeps={name: _share([(h.num_kept_of[name], h.num) for h in held]) for name in held[0].num_kept_of},
+        curve=_curve([kept for by_user in kept_by_seed for kept in by_user]),
+    )
+
+
+def _kept(result: SeedResult, persona: Persona) -> list[list[bool]]:
+    """For each user of the persona, which of their sessions kept the rule, in order."""
+    by_user: dict[str, list[bool]] = {}
+    for session in result.sessions:
+        if session.persona == persona.name:
+            by_user.setdefault(session.user, []).append(session.is_kept)
+    if not by_user:
+        raise ValueError(f"seed {result.seed} has no session of {persona.name}")
+    return list(by_user.values())
+
+
+def _criterion(by_user: Sequence[Sequence[bool]]) -> float | None:
+    """The mean over the users of a persona; None when one of them never got there."""
+    reached = [sessions_to_criterion(kept) for kept in by_user]
+    found = [number for number in reached if number is not None]
+    return statistics.fmean(found) if len(found) == len(reached) else None
+
+
+def _share(counts: Sequence[tuple[int, int]]) -> Interval:
+    if len(counts) == 1:
+        return share(*counts[0])
+    interval = over_seeds([hits / num for hits, num in counts])
+    return dataclasses.replace(interval, low=max(0.0, interval.low), high=min(1.0, interval.high))
+
+
+def _curve(kept: Sequence[Sequence[bool]]) -> list[float]:
+    """Entry n: the share of rows whose n-th session kept the rule, of the rows that have one."""
+    longest = max(map(len, kept))
+    return [statistics.fmean(row[n] for row in kept if len(row) > n) for n in range(longest)]

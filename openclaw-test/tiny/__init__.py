@@ -1,0 +1,1 @@
+"""The tiny model: its text, its tokenizer, its training, and what it can do."""

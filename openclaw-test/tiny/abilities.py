@@ -1,0 +1,71 @@
+"""What a tiny model can do: sums unasked, and sums in a style that was wished for.
+
+model directory ─▶ held-out problems, half with the wish beside them, half in the system prompt ─▶ `Abilities`
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from openclaw_test.people import phrases
+from openclaw_test.people.problems import random_problem
+from openclaw_test.people.styles import RULES, has_bold, has_box, has_numbered_list
+from openclaw_test.suites.scores import sample_replies, score_model, score_replies
+from slime.types import Message
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+_FORMATS = {"bold": has_bold, "list": has_numbered_list, "boxed": has_box}
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """Shares of replies sampled at temperature 1.
+
+    >>> Abilities(accuracy=0.98, plain=0.05, kept={"list": 0.99}, right={"list": 0.96}).lowest
+    0.96
+
+    Attributes:
+        accuracy: right answers where nothing was wished for.
+        plain: plain replies among those; rare by construction, as there must be something to learn.
+        kept: by wish, replies that keep it.
+        right: by wish, right answers.
+    """
+
+    accuracy: float
+    plain: float
+    kept: dict[str, float]
+    right: dict[str, float]
+
+    @property
+    def lowest(self) -> float:
+        """The weakest of all the shares that ought to be high."""
+        return min(self.accuracy, *self.kept.values(), *self.right.values())
+
+
+def measure_abilities(model_dir: Path, num_unasked: int = 400, num_wished: int = 200) -> Abilities:
+    """Ask a built model `num_unasked` problems without a wish and `num_wished` with each; CPU, about a minute."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    model.train(False)
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    unasked = score_model(model, tokenizer, num_replies=num_unasked)
+    rng = random.Random(0)
+    torch.manual_seed(0)
+    kept, right = {}, {}
+    for name in phrases.WISHES:
+        problems = [random_problem(rng, "held_out") for _ in range(num_wished)]
+        talks: list[list[Message]] = []
+        for index, problem in enumerate(problems):
+            wish = phrases.wish(name, rng)
+            if index % 2:
+                talks.append([{"role": "user", "content": f"{problem.text} {wish}"}])
+            else:
+                system = {"role": "system", "content": f"You are a helpful assistant. {wish}"}
+                talks.append([system, {"role": "user", "content": problem.text}])
+        replies = sample_replies(model, tokenizer, talks)
+        rule = _FORMATS.get(name) or RULES[name]
+        kept[name] = sum(map(rule, replies)) / len(replies)
+        right[name] = score_replies(problems, replies).accuracy
+    return Abilities(unasked.accuracy, unasked.satisfaction["plain"], kept, right)

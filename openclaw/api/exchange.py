@@ -1,0 +1,224 @@
+"""One HTTP request and its answer, over raw ASGI: read, answer, stream, notice that the client has left.
+
+The server's hot path needs four things of a web framework; they are here, with a bound on each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from types import TracebackType
+from typing import Any
+
+import orjson
+from slime.chat.nesting import MAX_DEPTH, is_too_deep
+
+from openclaw.api.admission import GRACE_S, Body
+from openclaw.api.errors import ApiError, bad_request
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+_COUNTED_BYTES, _MAX_CONTAINERS, _MAX_VALUES = 262_144, 32_000, 200_000
+WRITE_TIMEOUT_S = 60.0
+"""How long a client may leave its receive window full before it counts as gone."""
+_LOOK_AFTER_S = 0.1
+
+
+class ClientGone(Exception):
+    """The client closed its connection, or stopped reading from it."""
+
+
+class Exchange:
+    """A request being answered.
+
+    Attributes:
+        headers: by lower-case name; the last one wins when a name is repeated.
+        num_hosts: how many Host headers there are.
+        http_version: `1.1` or `1.0`.
+        local_address: the address at which the connection arrived.
+        fixed_headers: sent with every answer.
+        is_started: whether status and headers have left.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[str, str] = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        self.num_hosts = sum([name == b"host" for name, _ in scope["headers"]])
+        self.http_version: str = scope.get("http_version", "1.1")
+        self.local_address: str = (scope.get("server") or ("",))[0]
+        self.fixed_headers: list[tuple[bytes, bytes]] = []
+        self.is_started = False
+        self._last_write = time.monotonic()
+        self._receive = receive
+        self._send = send
+
+    async def body(self, held: Body, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """The request's body. Raises ApiError 413, 408 or 503: too long, too slow, or too much with all the others.
+
+        Args:
+            held: what accounts for its memory.
+        """
+        if (declared := self.headers.get("content-length", "")).isdigit() and int(declared) > max_bytes:
+            raise _too_large(max_bytes)
+        try:
+            async with asyncio.timeout(GRACE_S) as deadline:
+                event = await self._receive()
+                parts = [self._checked(event)]
+                if event.get("more_body"):
+                    held.arrives(deadline)
+                size = len(parts[0])
+                held.grew(size)
+                while event.get("more_body"):
+                    event = await self._receive()
+                    parts.append(self._checked(event))
+                    held.grew(len(parts[-1]))
+                    size += len(parts[-1])
+                    if size > max_bytes:
+                        raise _too_large(max_bytes)
+                held.is_whole()
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+        except TimeoutError:
+            raise held.late() from None
+
+    def _checked(self, event: Event) -> bytes:
+        if event["type"] == "http.disconnect":
+            raise ClientGone
+        body: bytes = event.get("body", b"")
+        return body
+
+    async def answer(
+        self, status: int, body: bytes, headers: Headers = (), content_type: bytes = b"application/json"
+    ) -> None:
+        """The whole answer at once."""
+        self.is_started = True
+        fixed = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*fixed, *self.fixed_headers, *headers]}
+        )
+        await self._write({"type": "http.response.body", "body": body})
+
+    async def start_stream(self, headers: Headers = ()) -> None:
+        """Status 200 and the headers of a stream of server-sent events."""
+        self.is_started = True
+        fixed = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await self._send(
+            {"type": "http.response.start", "status": 200, "headers": [*fixed, *self.fixed_headers, *headers]}
+        )
+
+    async def push(self, chunk: bytes) -> None:
+        """A piece of a stream. A stream that is never ended by `end` is cut off: no client can take it as complete."""
+        await self._write({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def end(self, chunk: bytes) -> None:
+        """The last piece of a stream."""
+        await self._write({"type": "http.response.body", "body": chunk})
+
+    def idle_s(self) -> float:
+        """How long nothing was sent."""
+        return time.monotonic() - self._last_write
+
+    async def _write(self, event: Event) -> None:
+        self._last_write = time.monotonic()
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await self._send(event)
+        except TimeoutError:
+            raise ClientGone from None
+
+    def until_client_leaves(self) -> _UntilClientLeaves:
+        """`async with`: the block is cancelled, and ends in `ClientGone`, when the client closes the connection."""
+        return _UntilClientLeaves(self._receive)
+
+
+class _UntilClientLeaves:
+    """Looks out for the client only once `_LOOK_AFTER_S` have passed: most answers are there before."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._watch: asyncio.Task[None] | None = None
+        self._has_left = False
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._timer = loop.call_later(_LOOK_AFTER_S, self._look)
+
+    def _look(self) -> None:
+        self._watch = asyncio.get_running_loop().create_task(self._wait())
+        self._watch.add_done_callback(self._on_event)
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":  # the body has been read: nothing else to come
+            pass
+
+    def _on_event(self, watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled() and watch.exception() is None and self._task is not None:
+            self._has_left = True
+            self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        if self._watch is not None:
+            self._watch.remove_done_callback(self._on_event)
+            self._watch.cancel()
+        if self._has_left and self._task is not None and isinstance(error, asyncio.CancelledError):
+            self._task.uncancel()
+            raise ClientGone from None
+
+
+class CutStreamFilter(logging.Filter):
+    """Leaves out uvicorn's complaint about a stream that was cut off on purpose, after its error event."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "returned without completing response" not in record.getMessage()
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(413, f"the request's body is larger than {max_bytes // 1024} KiB", code="request_too_large")
+
+
+def bearer_of(headers: Mapping[str, str]) -> str:
+    """The token of `Authorization: Bearer …`, else that of `x-api-key`; empty when there is none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and (token := token.strip()):
+        return token
+    return headers.get("x-api-key", "").strip()
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """A body as a JSON object. Raises ApiError 400."""
+    if len(raw) > _COUNTED_BYTES:
+        _refuse_rubble(raw)
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"the request's body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise bad_request("the request's body must be a JSON object")
+    if is_too_deep(value):
+        raise bad_request(f"the request's body is nested more than {MAX_DEPTH} deep")
+    return value
+
+
+def _refuse_rubble(raw: bytes) -> None:
+    """Refuse a long body of very many small values before they are made: a text holds a comma in sixty characters."""
+    if raw.count(b"[") + raw.count(b"{") > _MAX_CONTAINERS or raw.count(b",") > _MAX_VALUES:
+        raise bad_request(
+            f"the request's body holds more than {_MAX_CONTAINERS:,} lists and objects, or {_MAX_VALUES:,} values"
+        )

@@ -1,0 +1,126 @@
+"""`POST /v1/feedback`: what a person says of a reply outside the conversation, at once or much later.
+
+    {"turn_id": "t2m9…", "kind": "thumbs", "value": "up"}       the id is in `x-openclaw-turn` and `openclaw.turn`
+    {"kind": "score", "value": -0.5, "text": "too long"}        the newest reply of the session that the headers,
+                                                                `session_id` or `user` name
+    {"turn_id": "t2m9…", "kind": "text", "text": "Shorter."}    words alone: read by the judge as a next state
+
+    body ─▶ Feedback ─▶ the turn, of any API key ─▶ Store.add_feedback, fsync ─▶ what becomes of it
+
+It may be said again: the newest counts, and all of it is kept. It takes the admin key, not a chat key: an agent that
+runs commands holds the chat key, and what a person says outranks every judge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from slime.errors import nearest
+from slime.types import Feedback, TurnState
+
+from openclaw.api.errors import bad_request, shown
+from openclaw.api.exchange import Exchange, json_object
+from openclaw.capture import Capture, Heard
+from openclaw.requests.identity import IDENTITY_FIELDS
+from openclaw.requests.turn_ids import turn_of
+
+KINDS = ("thumbs", "score", "text")
+MAX_TEXT_CHARS = 20_000
+MAX_FEEDBACK_BYTES = 256 * 1024
+_FIELDS = frozenset({"turn_id", "kind", "value", "text", "model"}) | IDENTITY_FIELDS
+_THUMBS = {"up": 1.0, "down": -1.0}
+
+
+async def serve_feedback(exchange: Exchange, raw: bytes, capture: Capture) -> None:
+    """Answer one request; what is acknowledged is on the disk.
+
+    Raises:
+        ApiError: 400 what was said makes no sense, 404 no such turn, 409 nothing is captured.
+        StoreError: the store does not take it.
+    """
+    body = json_object(raw)
+    feedback = parse_feedback(body)
+    heard = await capture.feedback(exchange.headers, body, _turn_id(body), feedback)
+    await exchange.answer(200, _answer(heard))
+
+
+def parse_feedback(body: Mapping[str, Any]) -> Feedback:
+    """What was said. Raises ApiError 400 that names the field."""
+    for name in body:
+        if name not in _FIELDS:
+            raise bad_request(f"unknown field {shown(name)}{nearest(name[:80], _FIELDS)}", name[:80])
+    kind, text = body.get("kind"), body.get("text")
+    if kind not in KINDS:
+        raise bad_request(
+            f"kind must be one of {', '.join(KINDS)}, not {shown(kind)}{nearest(str(kind)[:80], KINDS)}", "kind"
+        )
+    if text is None:
+        text = ""
+    if not isinstance(text, str):
+        raise bad_request("text must be a string", "text")
+    if len(text) > MAX_TEXT_CHARS:
+        raise bad_request(f"text has {len(text)} characters, {MAX_TEXT_CHARS} are read", "text")
+    value = _value(kind, body.get("value"))
+    if kind == "text" and not text.strip():
+        raise bad_request("a text feedback needs a text", "text")
+    return Feedback(kind, value, text)
+
+
+def _value(kind: str, said: Any) -> float | None:
+    if kind == "text" and said is None:
+        return None
+    if kind == "thumbs" and isinstance(said, str) and said.lower() in _THUMBS:
+        return _THUMBS[said.lower()]
+    is_number = isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said)
+    if kind == "thumbs":
+        if not is_number or abs(said) != 1:
+            raise bad_request('value must be "up" or "down", or 1 or -1', "value")
+    elif not is_number or not -1 <= said <= 1:
+        raise bad_request(f"value must be a number from -1 to 1, not {shown(said)}", "value")
+    return float(said)
+
+
+def _turn_id(body: Mapping[str, Any]) -> str | None:
+    """The turn that is named: by its own id, or by that of its reply or of a tool call in it."""
+    named = body.get("turn_id")
+    if named is None:
+        return None
+    turn_id = turn_of(named.removeprefix("chatcmpl-")) if isinstance(named, str) else None
+    if turn_id is None:
+        raise bad_request(f"turn_id {shown(named)} is not an id that a reply came with", "turn_id")
+    return turn_id
+
+
+def _answer(heard: Heard) -> bytes:
+    effect, message = effect_of(heard)
+    said = heard.feedback
+    return orjson.dumps(
+        {
+            "object": "feedback",
+            "id": said.number,
+            "turn_id": heard.turn_id,
+            "session_id": heard.session_id,
+            "kind": said.kind,
+            "value": said.value,
+            "text": said.text or None,
+            "created_at": said.created_at,
+            "state": heard.state,
+            "trained_at": heard.trained_at,
+            "effect": effect,
+            "message": message,
+        }
+    )
+
+
+def effect_of(heard: Heard) -> tuple[str, str]:
+    """What becomes of it, as a word for programs and a sentence for people."""
+    if heard.trained_at is not None:
+        return "too_late", f"kept; update {heard.trained_at} has trained the turn with the verdict it had"
+    if not heard.kind.is_trainable:
+        return "not_trained", f"kept; a {heard.kind} turn is not trained"
+    if heard.state in (TurnState.EXCLUDED, TurnState.ABORTED):
+        return "not_trained", f"kept; the turn is {heard.state} and is not trained"
+    return "counts", "the turn is judged by it"

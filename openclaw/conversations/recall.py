@@ -1,0 +1,132 @@
+"""What a request may continue, brought back from the store where memory does not hold it.
+
+    request ─ wanted: call ids, keys of the last replies, its session's name ─▶ one look-up ─▶ ConversationIndex.restore
+
+After a restart memory is empty, and what was used least is pushed out of it: a conversation comes back when it goes on.
+A request for which memory is enough costs no look-up, and what was looked for once is not looked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Container, Mapping
+from itertools import islice
+from typing import Any
+
+from slime.errors import StoreError
+from slime.store import Store
+
+from openclaw.conversations.index import ConversationIndex, IncomingRequest, hash_credential
+from openclaw.conversations.known_turns import MAX_RECENT, KnownTurn
+from openclaw.conversations.stored_turns import (
+    CAPTURE,
+    MAX_WANTED,
+    keys_of,
+    keys_of_known,
+    session_key,
+    wanted_keys,
+    wanted_turns,
+)
+from openclaw.requests.identity import identify
+from openclaw.requests.reading import Reading
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 1.0
+"""How long a request waits to be told what it continues; then it begins a conversation."""
+_MAX_ASKED = 50_000  # keys that need not be looked for again
+_BATCH = 64  # turns of an earlier program's store that get their keys at a time
+_PAUSE_S = 0.02
+
+
+class Recall:
+    """Stands between the index and the store.
+
+    Attributes:
+        index: what it fills.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.index = ConversationIndex(on_forget=self._on_forget)
+        self._store = store
+        self._asked: OrderedDict[bytes, None] = OrderedDict()
+        self._store_has_more = False
+
+    async def start(self) -> None:
+        """Take up what went on a moment ago; everything else waits until it is asked for."""
+        notes = await self._store.newest_notes(MAX_RECENT)
+        self._store_has_more = bool(notes)
+        self.index.restore(notes, clock_offset_s=_clock_offset_s())
+
+    async def give_keys(self) -> None:
+        """Give their keys to turns that a program stored which had none, the newest first, a few at a time."""
+        while True:
+            below, notes = await self._store.unkeyed(_BATCH)
+            if notes or below > 1:
+                await self._store.add_keys({note.turn_id: keys_of(note.details, note.reply) for note in notes}, below)
+            if below <= 1:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+    async def before(self, request: IncomingRequest, reading: Reading) -> Container[str] | None:
+        """Bring back what the request may continue.
+
+        Returns:
+            Session ids that are certainly not another credential's; None where nobody is but those remembered.
+
+        Raises:
+            ValueError: as `ConversationIndex.begin`.
+        """
+        if not self._store_has_more:
+            return None
+        credential = hash_credential(request.credential)
+        known = self.index.known(credential)
+        turn_ids = [turn_id for turn_id in wanted_turns(reading, known) if self._is_new(turn_id.encode())]
+        keys = [key for key in islice(wanted_keys(reading, known, credential), 2 * MAX_WANTED) if self._is_new(key)]
+        name = identify(request.headers, request.body, reading.raw_first_user).name
+        names = [name] if name is not None and name not in known.newest_session_of else []
+        if not (turn_ids or keys or names):
+            return ()
+        keys += [session_key(name, credential) for name in names]
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                recalled = await self._store.recall(keys, turn_ids, names)
+        except (StoreError, TimeoutError) as error:
+            log.warning("earlier turns not readable error=%s", error)
+            return ()
+        own = [note for note in recalled.notes if note.details.get(CAPTURE, {}).get("credential") == credential]
+        self.index.restore(own, clock_offset_s=_clock_offset_s())
+        for key in (*keys, *(turn_id.encode() for turn_id in turn_ids)):
+            self._asked[key] = None
+        while len(self._asked) > _MAX_ASKED:
+            self._asked.popitem(last=False)
+        owners = {name: note.details.get(CAPTURE, {}).get("credential") for name, note in recalled.beginnings.items()}
+        return [name for name in names if owners.get(name, credential) == credential]
+
+    async def session_named(self, headers: Mapping[str, str], body: Mapping[str, Any]) -> None:
+        """Bring back the newest turns of the session that headers and body name, whoever's it is."""
+        name = identify(headers, body, "").name
+        if name is None or not self._store_has_more:
+            return
+        beginning = (await self._store.recall((), (), [name])).beginnings.get(name)
+        if beginning is not None and (kept := beginning.details.get(CAPTURE)) is not None:
+            key = session_key(name, str(kept["credential"]))
+            recalled = await self._store.recall([key])
+            self.index.restore(recalled.notes, clock_offset_s=_clock_offset_s())
+
+    def _is_new(self, key: bytes) -> bool:
+        return key not in self._asked
+
+    def _on_forget(self, turn: KnownTurn, credential: str) -> None:
+        self._store_has_more = True
+        self._asked.pop(turn.turn_id.encode(), None)
+        for key in keys_of_known(turn, credential):
+            self._asked.pop(key, None)
+
+
+def _clock_offset_s() -> float:
+    """What makes a time since 1970 one of the index's clock."""
+    return time.monotonic() - time.time()

@@ -1,0 +1,180 @@
+"""What of a turn is stored so that matching finds it again, and how it is put back.
+
+    KnownTurn ─ details_of ─▶ Turn.details ─▶ store ─▶ TurnNote ─ known_from ─▶ KnownTurn
+        │
+        └─ keys_of ─▶ digests of credential, kind of key and value: the store's index, which nothing reads at the start
+
+A key says which credential it belongs to, so that a look-up cannot be made without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, Protocol
+
+from slime.types import Message, TurnKind, TurnState
+
+from openclaw.conversations.known_turns import KnownTurn, KnownTurns, SessionState
+from openclaw.requests.plain_text import summary_core, text_lines
+from openclaw.requests.reading import KEPT_TEXT, Reading, backward_keys, calls_key, forward_keys, whole_key
+from openclaw.requests.turn_ids import turn_of
+from openclaw.requests.wire_formats import alphanumeric, text_of
+
+CAPTURE = "capture"
+"""The key of `Turn.details` under which stands what is needed to put a turn back."""
+
+MAX_WANTED = 64
+"""Turns that are looked for by name, and keys that are looked for, for one request."""
+_KEPT_SUMMARY = 16_384  # characters of a summary by whose beginning it is found
+_MAX_UNKNOWN = 4  # replies at a request's end that are looked for in the store
+_MAX_JOINED = 16  # line ends at which the last of them is tried as several replies
+_MAX_REPLY = 65_536  # characters of a reply that is looked for
+
+
+class StoredTurn(Protocol):
+    """What is read of a turn in the store: a `Turn`, or a `TurnNote` that leaves out what is long."""
+
+    @property
+    def turn_id(self) -> str: ...
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def kind(self) -> TurnKind: ...
+    @property
+    def state(self) -> TurnState: ...
+    @property
+    def reply(self) -> Message: ...
+    @property
+    def retry_of(self) -> str | None: ...
+    @property
+    def created_at(self) -> float: ...
+    @property
+    def details(self) -> Mapping[str, Any]: ...
+
+
+def take_reply(turn: KnownTurn, reply: Message, reply_id: str = "") -> None:
+    """Set what a turn can be found by from its reply."""
+    turn.call_ids = tuple(filter(None, (alphanumeric(call.get("id")) for call in reply.get("tool_calls") or ())))
+    text = text_of(reply.get("content"))
+    lines = text_lines(text)
+    turn.reply_text = "\n".join(lines)[:KEPT_TEXT]
+    turn.reply_keys = _reply_keys(reply, lines)
+    if turn.asks_summary:
+        turn.summary = summary_core(text[:_KEPT_SUMMARY])
+    if reply_id:
+        turn.call_ids += (alphanumeric(reply_id),)
+
+
+def _reply_keys(reply: Message, lines: list[str]) -> tuple[bytes, ...]:
+    keys = (whole_key(lines), *list(backward_keys(lines))[-1:]) if lines else ()
+    calls = calls_key(reply)
+    return keys if calls is None else (*keys, calls)
+
+
+def details_of(turn: KnownTurn, session: SessionState, credential: str) -> dict[str, Any]:
+    return {
+        "credential": credential,
+        "base": session.base,
+        "name": turn.name,
+        "trace": turn.trace,
+        "request_key": turn.request_key.hex(),
+        "root_key": turn.root_key.hex(),
+        "shape": turn.shape,
+        "user_text": turn.user_text,
+        "root_text": turn.root_text,
+        "num_kept": turn.num_kept,
+        "asks_summary": turn.asks_summary,
+    }
+
+
+def known_from(stored: StoredTurn, kept: Mapping[str, Any], at: float) -> KnownTurn:
+    """The turn as it was known, its reply included; `at` is when it was, on the index's clock."""
+    turn = KnownTurn(
+        turn_id=stored.turn_id,
+        session_id=stored.session_id,
+        parent_id=stored.parent_id,
+        kind=stored.kind,
+        request_key=bytes.fromhex(kept["request_key"]),
+        root_key=bytes.fromhex(kept["root_key"]),
+        shape=kept["shape"],
+        user_text=kept["user_text"],
+        root_text=kept["root_text"],
+        num_kept=kept["num_kept"],
+        asks_summary=kept["asks_summary"],
+        arrived_at=at,
+        name=kept["name"],
+        trace=kept["trace"],
+        ended_at=at,
+    )
+    take_reply(turn, stored.reply)
+    return turn
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _key(credential: str, kind: bytes, value: bytes) -> bytes:
+    return blake2b(kind + b"\x1f" + value, digest_size=16, key=bytes.fromhex(credential)).digest()
+
+
+def _place(request_key: bytes, reply_key: bytes) -> bytes:
+    return request_key + reply_key
+
+
+def keys_of(details: Mapping[str, Any], reply: Message) -> tuple[bytes, ...]:
+    """The keys under which a turn is stored; none for one that was not captured."""
+    kept = details.get(CAPTURE)
+    if kept is None:
+        return ()
+    credential, request_key = str(kept["credential"]), bytes.fromhex(kept["request_key"])
+    return _keys(credential, request_key, _reply_keys(reply, text_lines(text_of(reply.get("content")))), kept["base"])
+
+
+def keys_of_known(turn: KnownTurn, credential: str) -> tuple[bytes, ...]:
+    """The keys of a turn that is remembered, less that of its session."""
+    return _keys(credential, turn.request_key, turn.reply_keys, None)
+
+
+def _keys(credential: str, request_key: bytes, reply_keys: tuple[bytes, ...], base: str | None) -> tuple[bytes, ...]:
+    keys = [_key(credential, b"place", _place(request_key, reply_key)) for reply_key in reply_keys]
+    keys += [_key(credential, b"reply", reply_key) for reply_key in reply_keys]
+    return tuple(dict.fromkeys([*keys, *([session_key(base, credential)] if base is not None else [])]))
+
+
+def session_key(name: str, credential: str) -> bytes:
+    """The key of every turn in a session that a client called so."""
+    return _key(credential, b"name", name.encode("utf-8", "surrogatepass"))
+
+
+def wanted_turns(reading: Reading, known: KnownTurns) -> Iterator[str]:
+    """Turns that the request's call ids name and that are not remembered, the last ones first; at most 64."""
+    previous = reading.request.previous_reply_id
+    ids = (call_id for message in reversed(reading.messages) for call_id in message.call_ids)
+    named = filter(None, map(turn_of, (*([previous] if previous else ()), *islice(ids, 16 * MAX_WANTED))))
+    return islice((turn_id for turn_id in dict.fromkeys(named) if turn_id not in known.turns), MAX_WANTED)
+
+
+def wanted_keys(reading: Reading, known: KnownTurns, credential: str) -> Iterator[bytes]:
+    """Keys of the last replies in a request, from the newest back to one that is remembered as standing there."""
+    num_unknown = 0
+    for position in range(len(reading.messages) - 1, -1, -1):
+        message = reading.messages[position]
+        if any(known.by_call_id(call_id) is not None for call_id in message.call_ids):
+            return
+        if message.role != "assistant" or len(message.text) > _MAX_REPLY:
+            continue
+        lines, before = text_lines(message.text), reading.key_before(position)
+        reply_keys = _reply_keys(message.message, lines)
+        if any(turn.request_key == before for key in reply_keys for turn in known.by_reply(key)):
+            return
+        yield from _keys(credential, before, reply_keys, None)
+        if num_unknown == 0 and len(lines) > 1:
+            parts = (*backward_keys(lines[-_MAX_JOINED:]), *forward_keys(lines[:_MAX_JOINED]))
+            yield from (_key(credential, b"reply", key) for key in parts)
+        num_unknown += 1
+        if num_unknown == _MAX_UNKNOWN:
+            return

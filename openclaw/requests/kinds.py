@@ -1,0 +1,136 @@
+"""Main, side or compaction: what a request is for, seen in its shape first and in its words second.
+
+A side request is a client's housekeeping: a title, a commit message, a memory flush, a request that an agent makes by
+its own clock. A compaction asks for a summary that will stand in place of the history. Both offer no tools (or are told
+not to use them) and address the model about a conversation, not in it. Retry and branch are no matter of words: see
+`openclaw.conversations.index`.
+
+The word patterns are short and broad on purpose: they name a task, not a client's sentence.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slime.types import TurnKind
+
+from openclaw.requests.plain_text import is_ephemeral, plain_user_text
+from openclaw.requests.wire_formats import CanonicalMessage, CanonicalRequest
+
+_TASK = 300  # characters of a user's message within which a label is asked for
+_HEAD = 1200  # characters of an instruction within which its task is named
+_OPENING = 16_000  # characters of a message within which a transcript begins
+
+_MAKE = r"(?:generat|creat|writ|produc|provid|suggest|output)\w*"
+_LABELS = r"(?:title|commit message|branch name|file ?name slug|slug|emoji|tags?|headline|topic label)s?"
+_SIDE_SYSTEM = re.compile(
+    rf"\b{_MAKE}\b[^\n]{{0,80}}\b{_LABELS}\b|\b(?:title|commit message|tag) generator\b", re.IGNORECASE
+)
+# A person may well ask for a title; only a program asks for the title *of this conversation*.
+_SIDE_USER = re.compile(
+    rf"\b{_MAKE}\b[^\n]{{0,80}}\b{_LABELS}\b[^\n]{{0,40}}\b(?:this|the) (?:conversation|chat|session|thread)\b"
+    rf"|\b(?:based on|given|for) (?:this|the) (?:conversation|chat|session|thread)[^\n]{{0,60}}\b{_LABELS}\b"
+    r"|^### Task:\s+(?:generate|suggest|analyze)",
+    re.IGNORECASE,
+)
+_SIDE_SCHEMA_FIELDS = frozenset({"title", "tags", "queries", "follow_ups", "followups", "isnewtopic", "emoji", "slug"})
+
+_SUMMARISE = r"(?:summari[sz]\w*|summary|compact(?:ed|ion|ing)?|condens\w+)"
+_SUBJECT = r"(?:conversation|context|history|transcript|dialogue?|session|messages|work so far)"
+_COMPACTION = re.compile(
+    rf"\b{_SUMMARISE}\b[^\n]{{0,80}}\b{_SUBJECT}\b|\b{_SUBJECT}\b[^\n]{{0,40}}\b{_SUMMARISE}\b"
+    r"|\bcontext extraction\b|\bhandoff summary\b",
+    re.IGNORECASE,
+)
+# The same order given inside a conversation, where people too talk of summaries and histories: an imperative, a page
+# long, and no tools wanted.
+_SUMMARY_ORDER = re.compile(
+    rf"\b(?:creat|writ|produc|provid|generat|giv)\w*\b[^\n]{{0,60}}\bsummary\b[^\n]{{0,40}}\b{_SUBJECT}\b"
+    rf"|\bsummari[sz]e (?:the|this|our|all)\b[^\n]{{0,40}}\b{_SUBJECT}\b"
+    r"|\bcontext (?:checkpoint )?compaction\b|\bhandoff summary\b",
+    re.IGNORECASE,
+)
+_NO_TOOLS = re.compile(r"\b(?:not|never|n't|without)\b[^.\n]{0,30}\btools?\b|\btext only\b", re.IGNORECASE)
+_TRANSCRIPT = re.compile(
+    r"^[^\S\n]*+(?:<conversation>|<messages>|\[user\]:|# ?user\b|user:|human:|assistant:|# ?assistant\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_MIN_INSTRUCTION = 300  # a person's "summarise our conversation" is a line; a client's instruction is a page
+
+# OpenClaw's own requests inside a conversation; its person's messages carry a time stamp.
+_AGENT_CLOCK = (
+    "[cron:",
+    "Pre-compaction memory flush",
+    "A scheduled reminder has been triggered",
+    "[Subagent Context]",
+)
+_AGENT_CLOCK_MARKS = ("\nReference UTC: ", "isUser=false")
+
+
+def kind_of(request: CanonicalRequest, *, has_our_replies: bool) -> TurnKind:
+    """`MAIN`, `SIDE` or `COMPACTION`.
+
+    Args:
+        has_our_replies: whether a reply of ours stands in the request as an assistant message.
+    """
+    last = last_user_message(request.messages)
+    text = plain_user_text(last.text) if last is not None else ""
+    goes_on = has_our_replies or any(message.role == "assistant" for message in request.messages)
+    if goes_on:
+        is_compaction = _speaks_last(last, request.messages) and _orders_summary(request, text)
+    else:
+        is_compaction = _holds_transcript(request, text)
+    if is_compaction:
+        return TurnKind.COMPACTION
+    return TurnKind.SIDE if _is_side(request, text, goes_on) else TurnKind.MAIN
+
+
+def last_user_message(messages: tuple[CanonicalMessage, ...]) -> CanonicalMessage | None:
+    """The newest message that a user, or a client in a user's name, wrote to stay."""
+    for message in reversed(messages):
+        if message.role == "user" and not is_ephemeral("user", message.text):
+            return message
+    return None
+
+
+def is_summary_order(text: str) -> bool:
+    """Whether a text is a page that tells the model to summarise the conversation before it."""
+    return len(text) >= _MIN_INSTRUCTION and _SUMMARY_ORDER.search(text[:_HEAD]) is not None
+
+
+def _speaks_last(message: CanonicalMessage | None, messages: tuple[CanonicalMessage, ...]) -> bool:
+    """Whether nothing but notes follows the message."""
+    for other in reversed(messages):
+        if other is message:
+            return True
+        if other.role in ("assistant", "tool"):
+            return False
+    return False
+
+
+def _orders_summary(request: CanonicalRequest, text: str) -> bool:
+    """The history as it was, and at its end the order to sum it up without tools."""
+    return is_summary_order(text) and (request.num_tools == 0 or _NO_TOOLS.search(text[:_HEAD]) is not None)
+
+
+def _holds_transcript(request: CanonicalRequest, text: str) -> bool:
+    """The history as one text, to be summed up."""
+    if request.num_tools or not _TRANSCRIPT.search(text[:_OPENING]) or _SIDE_USER.search(text[:_TASK]):
+        return False
+    head = request.system[:_HEAD]
+    if _COMPACTION.search(head):
+        return not _SIDE_SYSTEM.search(head)
+    return len(text) >= _MIN_INSTRUCTION and _COMPACTION.search(text[:_HEAD]) is not None
+
+
+def _is_side(request: CanonicalRequest, text: str, goes_on: bool) -> bool:
+    if text.startswith(_AGENT_CLOCK) or any(mark in text for mark in _AGENT_CLOCK_MARKS):
+        return True
+    if request.num_tools or goes_on:
+        return False
+    if request.max_tokens == 1:  # a probe
+        return True
+    fields = (request.output_schema or {}).get("properties")
+    if isinstance(fields, dict) and fields and {str(name).lower() for name in fields} <= _SIDE_SCHEMA_FIELDS:
+        return True
+    return bool(_SIDE_SYSTEM.search(request.system[:_HEAD]) or _SIDE_USER.search(text[:_HEAD]))

@@ -1,0 +1,241 @@
+"""A request as matching reads it: its canonical messages and the keys by which equal conversations are equal.
+
+A key covers what both sides keep of a conversation: the words of people and of assistant messages and the ids of tool
+calls. It leaves out what changes inside one session: system prompt, tools, notes and reminders of the client, the text
+of tool results (clients shorten them later), white space and the order of parameters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+from zlib import crc32
+
+from slime.types import Message
+
+from openclaw.requests.plain_text import (
+    clipped,
+    collapse,
+    collapsed_pieces,
+    is_ephemeral,
+    plain_user_text,
+    text_lines,
+    without_thinking,
+)
+from openclaw.requests.wire_formats import CanonicalMessage, read_request
+
+KEPT_TEXT = 2000  # characters of a text that are compared
+SEARCHED_TEXT = 65_536  # characters of people's words in which replies and their words are looked for
+_SHORT = 65_536  # characters of a message that are read without a pause
+_SLICE_S = 0.004
+_SYSTEM_HEAD = 256  # names the agent; dates and snapshots stand further down
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=12).digest()
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def forward_keys(lines: list[str]) -> Iterator[bytes]:
+    """Keys of the first line, the first two lines, …; the last one is the key of the whole text."""
+    running = blake2b(digest_size=12)
+    for line in lines:
+        running.update(_encode(line) + b"\n")
+        yield running.digest()
+
+
+def backward_keys(lines: list[str]) -> Iterator[bytes]:
+    """Keys of the last line, the last two lines, …"""
+    running = blake2b(b"backward\n", digest_size=12)
+    for line in reversed(lines):
+        running.update(_encode(line) + b"\n")
+        yield running.digest()
+
+
+def whole_key(lines: list[str]) -> bytes:
+    """The last of `forward_keys`, in one go."""
+    return _digest(_encode("\n".join(lines)) + b"\n")
+
+
+def calls_key(message: Message) -> bytes | None:
+    """A key of the tool calls in an assistant message by name and value, for clients that give them new ids.
+
+    Clients write arguments anew (`30.0` → `30`, white space, escapes), so they are compared as values.
+    """
+    calls = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    if not calls:
+        return None
+    written = "\x1e".join(f"{call.get('name')}\x1f{_arguments(call.get('arguments'))}" for call in calls)
+    return _digest(b"calls\n" + _encode(written))
+
+
+def _arguments(written: object) -> str:
+    if not isinstance(written, str):
+        return ""
+    try:
+        return json.dumps(json.loads(written, parse_float=_number), sort_keys=True)
+    except (ValueError, RecursionError):  # our own broken call, or one nested beyond reason: compared as it stands
+        return collapse(written)
+
+
+def _number(digits: str) -> int | float:
+    value = float(digits)
+    return int(value) if value.is_integer() else value
+
+
+class Reading:
+    """One request, read once.
+
+    Attributes:
+        messages: the canonical conversation without the leading system prompt.
+        first_user, last_user: the first and the newest message a user wrote to stay, plain, one line a line.
+        raw_first_user: the first one as it came.
+        has_assistant: whether anybody's reply stands in it.
+    """
+
+    def __init__(self, endpoint: str, body: Mapping[str, Any]) -> None:
+        self._open(endpoint, body)
+        for _ in self._read():
+            pass
+
+    @classmethod
+    async def in_slices(cls, endpoint: str, body: Mapping[str, Any]) -> Reading:
+        """The same for a long request: whatever else the event loop has to do gets its turn every few milliseconds."""
+        reading = cls.__new__(cls)
+        reading._open(endpoint, body)
+        began = time.monotonic()
+        for _ in reading._read():
+            if time.monotonic() - began > _SLICE_S:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        return reading
+
+    def _open(self, endpoint: str, body: Mapping[str, Any]) -> None:
+        self.request = read_request(endpoint, body)
+        self.messages = self.request.messages
+        self.raw_first_user = ""
+        self.first_assistant = len(self.messages)
+        self._user_texts: dict[int, str] = {}
+        self._parts: list[bytes] = []
+
+    def _read(self) -> Iterator[None]:
+        """Read one message after the other; pauses where somebody else may work."""
+        for position, message in enumerate(self.messages):
+            head, text, tail = self._part(position, message)
+            if len(text) <= _SHORT:
+                self._parts.append(_encode(f"{head}{collapse(text)}{tail}") if head else b"")
+            else:
+                pieces = [head]
+                for piece in collapsed_pieces(text):
+                    pieces.append(piece)
+                    yield
+                self._parts.append(_encode("".join((*pieces, tail))))
+            yield
+        self.request_key = _digest(b"".join(self._parts))
+        self.root_key = _digest(b"".join(self._parts[: self.first_assistant]))
+
+    def _part(self, position: int, message: CanonicalMessage) -> tuple[str, str, str]:
+        """What of a message is compared: a mark of who speaks, a text to be collapsed, ids; empty for a note."""
+        role, text = message.role, message.text
+        if role == "assistant":
+            self.first_assistant = min(self.first_assistant, position)
+            return "\x1ea", without_thinking(text), "\x1f" + " ".join(message.call_ids)
+        if role == "tool":
+            return "\x1et", "" if message.call_ids else text, message.call_ids[0] if message.call_ids else ""
+        if role != "user" or is_ephemeral(role, text):
+            return "", "", ""
+        plain = plain_user_text(text)
+        self.raw_first_user = self.raw_first_user or text
+        self._user_texts[position] = plain
+        return "\x1eu", plain, ""
+
+    @cached_property
+    def num_kept(self) -> int:
+        """How many messages are part of the conversation: neither notes nor reminders."""
+        return sum(map(bool, self._parts))
+
+    @property
+    def has_assistant(self) -> bool:
+        return self.first_assistant < len(self.messages)
+
+    @cached_property
+    def shape(self) -> int:
+        """Model, head of the system prompt and number of tools: which agent speaks, roughly."""
+        request = self.request
+        head = f"{request.model}\x1f{request.num_tools}\x1f{request.system[:_SYSTEM_HEAD]}"
+        return crc32(_encode(head))
+
+    @cached_property
+    def first_user(self) -> str:
+        return self._compared(next(iter(self._user_texts.values()), ""))
+
+    @cached_property
+    def last_user(self) -> str:
+        return self._compared(next(reversed(self._user_texts.values()), ""))
+
+    @cached_property
+    def all_user_text(self) -> str:
+        """Everything users wrote, collapsed; of very much its beginning and its end."""
+        texts, size = list(self._user_texts.values()), 0
+        for count, text in enumerate(texts, start=1):
+            size += len(text)
+            if size > SEARCHED_TEXT:
+                return collapse(clipped("\n".join(_ends(texts, count)), SEARCHED_TEXT))
+        return collapse("\n".join(texts))
+
+    @cached_property
+    def _keys(self) -> list[bytes]:
+        """The request key of the conversation up to, but not including, each position."""
+        running, keys = blake2b(digest_size=12), []
+        for part in self._parts:
+            keys.append(running.digest())
+            running.update(part)
+        return [*keys, running.digest()]
+
+    @cached_property
+    def _kept_ends(self) -> list[int]:
+        """Behind which position the first message that stays ends, the second, …"""
+        return [0, *(position for position, part in enumerate(self._parts, start=1) if part)]
+
+    def key_before(self, position: int) -> bytes:
+        """The request key of the conversation up to, but not including, a position."""
+        return self._keys[position]
+
+    def user_before(self, position: int) -> str:
+        """The newest message a user wrote to stay before a position, as `last_user`; empty when there is none."""
+        for earlier in range(position - 1, -1, -1):
+            if earlier in self._user_texts:
+                return self._compared(self._user_texts[earlier])
+        return ""
+
+    def user_text(self, position: int) -> str:
+        """The plain text of the user message at a position; empty when no user wrote it to stay."""
+        return self._user_texts.get(position, "")
+
+    @staticmethod
+    def _compared(plain: str) -> str:
+        return "\n".join(text_lines(plain[:KEPT_TEXT]))
+
+    def starts_with_request(self, key: bytes, num_kept: int) -> bool:
+        """Whether the messages that stay begin with those of an earlier request, and go on after them."""
+        return num_kept < self.num_kept and self._keys[self._kept_ends[num_kept]] == key
+
+
+def _ends(texts: list[str], count: int) -> list[str]:
+    """The first `count` texts, and as many of the last ones as are looked at, each at its ends only."""
+    last: list[str] = []
+    size = 0
+    for text in reversed(texts[count:]):
+        last.append(clipped(text, SEARCHED_TEXT))
+        size += len(last[-1])
+        if size > SEARCHED_TEXT:
+            break
+    return [*(clipped(text, SEARCHED_TEXT) for text in texts[:count]), *reversed(last)]

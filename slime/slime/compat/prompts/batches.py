@@ -1,0 +1,211 @@
+"""A batch of finished groups on its way to the trainer: the hooks that see a batch as a whole, then our samples.
+
+groups ─▶ sample filter ─▶ all-samples hook ─▶ log ─▶ reward post-process or converter ─▶ SampleGroup, …
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slime.compat.conversion import to_group, why_not_trained
+from slime.compat.prompts.groups import GroupMaker
+from slime.compat.prompts.source import DataSource, PromptSource
+from slime.config import Config
+from slime.errors import PluginError
+from slime.fields import fields
+from slime.plugins.calling import NamedCall
+from slime.plugins.loading import describe
+from slime.plugins.slime_sample import Group, Sample, flatten
+from slime.types import SampleGroup
+
+log = logging.getLogger(__name__)
+
+_CONVERTED = {
+    "tokens": "tokens",
+    "response_lengths": "response_length",
+    "loss_masks": "loss_mask",
+    "rollout_log_probs": "rollout_log_probs",
+    "teacher_log_probs": "teacher_log_probs",
+    "rollout_ids": "rollout_id",
+}
+"""Keys of slime's train data → attributes of a sample."""
+_DERIVED = {
+    "truncated",
+    "sample_indices",
+    "rollout_mask_sums",
+    "total_lengths",
+    "metadata",
+    "source_names",
+    "round_number",
+}
+"""Its other keys: counted here anew, or of no use to the trainer."""
+
+
+class BatchMaker:
+    """Finishes batches; `rollout_id` is the number of the next one."""
+
+    def __init__(self, config: Config, source: DataSource, maker: GroupMaker) -> None:
+        self.rollout_id = 0
+        self.left_out: Counter[str] = Counter()
+        self._temperature = config.prompts.rollout_temperature
+        self._reward_key = config.prompts.reward_key
+        self._source = source
+        self._maker = maker
+        self._figures: list[dict[str, float]] = []
+        self._group_indices: dict[str, int] = {}
+
+    async def finish(
+        self, batch: Sequence[tuple[Group, int]], seconds: float, metrics: Mapping[str, Any] | None = None
+    ) -> list[SampleGroup]:
+        """The batch as the trainer takes it; what cannot be trained is left out, and counted.
+
+        Args:
+            batch: groups, each with the policy version it was begun under.
+            seconds: how long it took.
+            metrics: figures that a rollout function gave.
+
+        Raises:
+            PluginError: a hook failed, or a sample contradicts itself.
+        """
+        ordered = sorted(batch, key=lambda pair: _order(pair[0]))
+        groups = [group for group, _ in ordered]
+        await self._look(groups)
+        for sample in flatten(groups):
+            sample.reward = sample.get_reward_value(self._maker.args)
+        await self._log(groups, seconds, metrics or {})
+        advantages = await self._advantages(flatten(groups))
+        finished: list[SampleGroup] = []
+        for number, (group, version) in enumerate(ordered):
+            group_id = self._group_id(group, number)
+            made = to_group(
+                group, group_id=group_id, temperature=self._temperature, version=version, advantages=advantages
+            )
+            if made is not None:
+                finished.append(made)
+            elif isinstance(self._source, PromptSource):
+                self._source.settle(self.settled([group_id]))
+        reasons = Counter(why_not_trained(sample) for sample in flatten(groups))
+        self.left_out.update({reason: number for reason, number in reasons.items() if reason})
+        if not finished and reasons["no log-probs"]:
+            raise PluginError(
+                "replies come without log-probs and none can be trained: set sample.rollout_log_probs from the answer "
+                "of the engine, or use sample.append_response_tokens"
+            )
+        self.rollout_id += 1
+        return finished
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the batches finished since the last call."""
+        figures, self._figures = self._figures, []
+        names = sorted({name for figure in figures for name in figure})
+        return {name: statistics.fmean(f[name] for f in figures if name in f) for name in names}
+
+    def settled(self, group_ids: Iterable[str]) -> list[int]:
+        """The data source's numbers of groups that are done with."""
+        return [self._group_indices.pop(group_id) for group_id in group_ids if group_id in self._group_indices]
+
+    def _group_id(self, group: Group, number: int) -> str:
+        group_id = f"rollout{self.rollout_id}-{number}"
+        index = flatten(group)[0].group_index
+        if index is not None:
+            self._group_indices[group_id] = index
+        return group_id
+
+    async def _look(self, groups: list[Group]) -> None:
+        """The hooks that may mark samples, or only look."""
+        hooks = self._maker.hooks
+        offered = {"args": self._maker.args, "config": self._maker.settings, "samples": groups}
+        if hooks.sample_filter is not None:
+            await hooks.call(hooks.sample_filter, offered)
+        if hooks.all_samples is not None:
+            await hooks.call(hooks.all_samples, offered | {"data_source": self._source})
+
+    async def _log(self, groups: list[Group], seconds: float, extra: Mapping[str, Any]) -> None:
+        hooks = self._maker.hooks
+        if hooks.rollout_log is not None:
+            offered = {"args": self._maker.args, "config": self._maker.settings, "samples": flatten(groups)}
+            offered |= {"rollout_id": self.rollout_id, "extra_metrics": dict(extra), "rollout_time": seconds}
+            if await hooks.call(hooks.rollout_log, offered):
+                return
+        self._figures.append(_figures(groups) | {"rollout/seconds": seconds} | _numbers(extra))
+
+    # ---- rewards and conversion
+
+    async def _advantages(self, samples: list[Sample]) -> dict[int, float]:
+        """Advantages that a hook made, by `id(sample)`; a converter changes the samples as well."""
+        hooks = self._maker.hooks
+        offered = {"args": self._maker.args, "config": self._maker.settings, "samples": samples}
+        if hooks.convert is not None:
+            return _converted(hooks.convert, await hooks.call(hooks.convert, offered), samples)
+        if hooks.reward_post is None:
+            return {}
+        result = await hooks.call(hooks.reward_post, offered)
+        place = describe(hooks.reward_post.function)
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise PluginError(f"{place} gave {type(result).__name__}; it gives (raw rewards, rewards)")
+        raw, processed = (_list(place, values, len(samples)) for values in result)
+        for sample, reward in zip(samples, raw, strict=True):
+            sample.reward = None if sample.reward is None else reward
+        return {id(sample): float(value) for sample, value in zip(samples, processed, strict=True)}
+
+
+def _converted(hook: NamedCall, data: Any, samples: list[Sample]) -> dict[int, float]:
+    """Put slime's train data back onto the samples."""
+    place = describe(hook.function)
+    if not isinstance(data, Mapping):
+        raise PluginError(f"{place} gave {type(data).__name__}; it gives a mapping of lists")
+    declared = {field.name for field in fields()}
+    for key, values in data.items():
+        if key in _DERIVED or key in ("rewards", "raw_reward"):
+            continue
+        if key not in _CONVERTED and key not in declared:
+            raise PluginError(f"{place} gave {key!r}, which is no field: declare it with register_field")
+        for sample, value in zip(samples, _list(place, values, len(samples)), strict=True):
+            if key in _CONVERTED:
+                setattr(sample, _CONVERTED[key], value)
+            else:
+                sample.train_metadata = {**(sample.train_metadata or {}), key: value}
+            if key in ("tokens", "response_lengths"):
+                sample.policy_versions = None
+    rewards = _list(place, data.get("rewards", [sample.reward for sample in samples]), len(samples))
+    raw = _list(place, data.get("raw_reward", rewards), len(samples))
+    for sample, reward in zip(samples, raw, strict=True):
+        sample.reward = reward
+    return {id(s): float(value) for s, value in zip(samples, rewards, strict=True)} if "raw_reward" in data else {}
+
+
+def _list(place: str, values: Any, number: int) -> list[Any]:
+    listed: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
+    if len(listed) != number:
+        raise PluginError(f"{place} gave {len(listed)} entries for {number} samples")
+    return listed
+
+
+def _order(group: Group) -> int:
+    index = flatten(group)[0].index
+    return -1 if index is None else index
+
+
+def _figures(groups: Sequence[Group]) -> dict[str, float]:
+    samples = flatten(groups)
+    rewards = [float(sample.reward) for sample in samples if isinstance(sample.reward, int | float)]
+    lengths = [sample.effective_response_length for sample in samples]
+    truncated = sum(sample.status is Sample.Status.TRUNCATED for sample in samples)
+    left_out = Counter(reason for sample in samples if (reason := why_not_trained(sample)))
+    one_reward = [len({sample.reward for sample in flatten(group)}) == 1 for group in groups]
+    figures = {
+        "rollout/response_len/mean": statistics.fmean(lengths),
+        "rollout/truncated_ratio": truncated / len(samples),
+        "rollout/zero_std_ratio": sum(one_reward) / len(groups),
+    }
+    if rewards:
+        figures["rollout/raw_reward"] = statistics.fmean(rewards)
+    return figures | {f"rollout/left_out/{reason}": float(count) for reason, count in left_out.items()}
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in metrics.items() if isinstance(value, int | float)}

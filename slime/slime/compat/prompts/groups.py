@@ -1,0 +1,212 @@
+"""One group: every sample of a prompt generated, looked at and rewarded.
+
+    Group ─▶ generate (ours, or --custom-generate-function-path) ─▶ sample hooks ─▶ reward ─▶ Group
+                 │ one engine call at a time, on the next engine       │
+                 └ engine away: again, elsewhere ◀┘                    └ no score: the sample stays out
+
+Who rewards: --custom-rm-path, or with --judge-siblings a model that compares the replies (see `comparing`).
+
+A generate function may give one sample, or a list where it cut a trajectory into several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from slime.chat import ChatFormat
+from slime.compat.arguments import sampling_params, slime_arguments
+from slime.compat.hook_engines import arguments_now, check_sampled_by
+from slime.compat.prompts.comparing import GroupComparer
+from slime.compat.prompts.hooks import PromptHooks
+from slime.config import Config
+from slime.engines.dialect import version_to_wire
+from slime.errors import EngineRejected, EngineUnavailable, PluginError
+from slime.judging.plugin import PluginJudge
+from slime.plugins.calling import NamedCall
+from slime.plugins.loading import describe
+from slime.plugins.settings import plugin_settings
+from slime.plugins.slime_sample import Group, Sample, flatten
+from slime.protocols import Engine, GenerateRequest
+from slime.types import SamplingParams
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+MAX_FAILED_GENERATIONS = 3
+"""Calls of a generate hook that fail in a row before the run ends: nothing would ever be trained."""
+
+
+class GroupMaker:
+    """Generates and rewards groups on a number of engines.
+
+    Args:
+        engines: asked in turn.
+        engine_urls: theirs, for hooks that ask by themselves; empty where the engines have none.
+        judge: of `--custom-rm-path`; None where the generate hook gives rewards, or `comparer` does.
+        comparer: of `--judge-siblings`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        hooks: PromptHooks,
+        judge: PluginJudge | None,
+        engines: Sequence[Engine],
+        chat: ChatFormat,
+        engine_urls: Sequence[str] = (),
+        comparer: GroupComparer | None = None,
+    ) -> None:
+        self.hooks = hooks
+        self.judge = judge
+        self._comparer = comparer
+        self.settings = plugin_settings(config)
+        self._config = config
+        self._chat = chat
+        self._next_engine = itertools.cycle(engines)
+        urls = engine_urls or [""]
+        self._adapter = config.lora.shared_adapter
+        self._args = itertools.cycle(
+            [slime_arguments(config, engine_url=url, stop_token_ids=chat.stop_token_ids) for url in urls]
+        )
+        self._free = asyncio.Semaphore(config.engine.max_running_requests * len(engines))
+        self._num_failed = 0
+
+    @property
+    def args(self) -> SimpleNamespace:
+        """slime's `args`, with the address of the next engine."""
+        return next(self._args)
+
+    async def make(self, group: Group, rollout_id: int, *, evaluation: bool = False) -> Group:
+        """The group with replies and rewards.
+
+        Raises:
+            PluginError: a hook failed, or gave what it must not.
+            EngineUnavailable: no engine answered for as long as starting one may take.
+        """
+        made = list(
+            await asyncio.gather(*(self._generate(sample, rollout_id, evaluation=evaluation) for sample in group))
+        )
+        await self.reward(made)
+        return made
+
+    # ---- generating
+
+    async def _generate(self, sample: Sample, rollout_id: int, *, evaluation: bool) -> Any:
+        """The sample, or several that it was cut into."""
+        _refuse_what_is_not_read(sample)
+        async with self._free:
+            if sample.status not in (Sample.Status.PENDING, Sample.Status.ABORTED):
+                return sample  # it came finished from the data source
+            if self.hooks.generate is None:
+                made: Any = await self._ask_engine(sample)
+            else:
+                made = await self._ask_hook(self.hooks.generate, sample, evaluation=evaluation)
+        for hook in self.hooks.sample_hooks:
+            for part in flatten([made]):
+                values = {"args": self.args, "config": self.settings, "sample": part}
+                await self.hooks.call(hook, values | {"rollout_id": rollout_id, "evaluation": evaluation})
+        return made
+
+    async def _ask_hook(self, hook: NamedCall, sample: Sample, *, evaluation: bool) -> Any:
+        args = await arguments_now(self.args)
+        values = {
+            "args": args,
+            "config": self.settings,
+            "sample": sample,
+            "sampling_params": sampling_params(self._config, stop_token_ids=self._chat.stop_token_ids),
+            "evaluation": evaluation,
+        }
+        try:
+            made = await self.hooks.call(hook, values)
+            samples = [part for part in flatten([made]) if isinstance(part, Sample)]
+            check_sampled_by(args.weight_version, samples, describe(hook.function))
+        except PluginError as error:
+            self._num_failed += 1
+            log.warning("generate hook failed sample=%s error=%s", sample.index, error)
+            if self._num_failed >= MAX_FAILED_GENERATIONS:
+                raise
+            sample.status = Sample.Status.FAILED
+            return sample
+        self._num_failed = 0
+        parts = flatten([made])
+        if not parts or not all(isinstance(part, Sample) for part in parts):
+            raise PluginError(
+                f"{describe(hook.function)} gave {type(made).__name__}; it gives a sample, or a list of them"
+            )
+        if len(parts) > 1 and len({part.rollout_id for part in parts} - {None}) != 1:
+            raise PluginError(f"{describe(hook.function)} gave parts of one trajectory that do not share a rollout_id")
+        return made
+
+    async def _ask_engine(self, sample: Sample) -> Sample:
+        """Sample a reply to the prompt; on the next engine if one is away."""
+        sampling = SamplingParams(
+            temperature=self._config.prompts.rollout_temperature,
+            max_new_tokens=self._config.server.default_max_tokens,
+            stop_token_ids=self._chat.stop_token_ids,
+        )
+        prompt_ids = sample.prompt_ids or self._prompt_ids(sample)
+        deadline = time.monotonic() + self._config.engine.engine_start_timeout_s
+        while True:
+            request = GenerateRequest(f"prompt{uuid.uuid4().hex}", tuple(prompt_ids), sampling, self._adapter)
+            try:
+                completion = await next(self._next_engine).generate(request)
+                break
+            except EngineRejected as error:
+                log.warning("prompt refused sample=%s error=%s", sample.index, error)
+                sample.status = Sample.Status.FAILED
+                return sample
+            except EngineUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(_RETRY_S)
+        sample.reset_for_retry()
+        sample.tokens = list(prompt_ids)
+        sample.append_response_tokens(
+            tokens=completion.token_ids,
+            log_probs=completion.logprobs,
+            text=completion.text,
+            meta_info={"finish_reason": {"type": completion.finish_reason}},
+        )
+        sample.policy_versions = list(completion.policy_versions)
+        sample.weight_versions = [version_to_wire(span.version) for span in completion.spans]
+        return sample
+
+    def _prompt_ids(self, sample: Sample) -> tuple[int, ...]:
+        if isinstance(sample.prompt, str):
+            return self._chat.encode(sample.prompt)
+        return self._chat.render(sample.prompt)
+
+    # ---- rewarding
+
+    async def reward(self, group: Group) -> None:
+        """Give a reward to every finished sample that has none; a reward that fails leaves it without."""
+        if self._comparer is not None:
+            await self._comparer.reward(group)
+        if self.judge is None:
+            return
+        finished = (Sample.Status.COMPLETED, Sample.Status.TRUNCATED)
+        waiting = [sample for sample in flatten(group) if sample.reward is None and sample.status in finished]
+        if not waiting:
+            return
+        if self._config.prompts.group_rm:
+            verdicts = await self.judge.judge_group(waiting, self.args)
+        else:
+            verdicts = list(await asyncio.gather(*(self.judge.judge_sample(sample, self.args) for sample in waiting)))
+        for sample, verdict in zip(waiting, verdicts, strict=True):
+            sample.reward = verdict.score
+            if verdict.details:
+                sample.metadata["reward_details"] = dict(verdict.details)
+
+
+def _refuse_what_is_not_read(sample: Sample) -> None:
+    """Attributes of slime's sample that would change what is done with it, and that nothing here looks at."""
+    for name in ("generate_function_path", "custom_rm_path", "multimodal_inputs"):
+        if getattr(sample, name):
+            raise PluginError(f"sample.{name} is set: hooks are those of the run's flags, and prompts are text")

@@ -1,0 +1,232 @@
+"""slime's default rollout: prompts from a data source, in groups, generated and rewarded by our engines.
+
+    data source ─▶ GroupMaker (generate, reward) ─▶ dynamic filter ─▶ a batch ─▶ batch hooks ─▶ SampleGroup ─▶ trainer
+        ▲ ▲                │ aborted                     │ not worth it: another prompt in its place
+        │ └── add_samples ─┘                             │
+        └── room? groups under way and waiting for the trainer are at most --max-staleness updates ahead
+
+Groups are under way all the time, also while the trainer trains and while weights are swapped. With `--max-staleness 0`
+a prompt is given out only when everything sampled before is trained: on-policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from slime.compat.arguments import groups_per_batch
+from slime.compat.prompts.batches import BatchMaker
+from slime.compat.prompts.evaluation import Evaluation
+from slime.compat.prompts.groups import GroupMaker
+from slime.compat.prompts.source import DataSource, PromptSource
+from slime.config import Config
+from slime.errors import PluginError, RunStalled
+from slime.plugins.loading import describe
+from slime.plugins.slime_sample import DynamicFilterOutput, Group, Sample, flatten
+from slime.types import SampleGroup
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+"""How soon it is noticed that the trainer took something."""
+
+
+class PromptRun:
+    """What a run over prompts has: its data source, what makes groups of it, and how far the trainer is.
+
+    Args:
+        policy_version: the newest version that is served.
+        step: updates made.
+        num_pending: samples that wait for the trainer, or that it is training.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        source: DataSource,
+        maker: GroupMaker,
+        *,
+        policy_version: Callable[[], int],
+        step: Callable[[], int],
+        num_pending: Callable[[], int],
+        evaluation: Evaluation | None = None,
+    ) -> None:
+        self.source = source
+        self.maker = maker
+        self.policy_version = policy_version
+        self.step = step
+        self.batches = BatchMaker(config, source, maker)
+        self._num_pending = num_pending
+        self._evaluation = evaluation
+        self._batch_size = config.rollout.rollout_batch_size
+        self._group_size = config.rollout.num_rollouts_per_prompt
+        self._groups_per_batch = groups_per_batch(config)
+        self._num_at_once = config.prompts.over_sampling_batch_size or self._groups_per_batch
+        behind = config.checkpoint.publish_interval - 1  # updates that engines may not serve yet
+        self._ahead = (config.rollout.max_staleness + 1 - behind) * self._batch_size
+        self._under_way: dict[asyncio.Task[Group], int] = {}
+        self._kept: list[tuple[Group, int]] = []
+        self._reserve: list[tuple[Group, int]] = []
+        self._is_exhausted = False
+        self._dropped: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+
+    # ---- what the pipeline asks
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the batches since the last call, to be recorded with an update."""
+        dropped, self._dropped = self._dropped, Counter()
+        drops = {f"rollout/dynamic_filter/drop_{reason}": float(count) for reason, count in dropped.items()}
+        return {**self.batches.metrics(), **drops}
+
+    def left_out(self) -> Mapping[str, int]:
+        """Samples that were made and will never be trained, since the start, by reason."""
+        return self._left_out + self.batches.left_out
+
+    async def updated(self, step: int) -> Mapping[str, float]:
+        """Update `step` was made: an evaluation may be due."""
+        return {} if self._evaluation is None else await self._evaluation.run(step)
+
+    async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
+        """The checkpoint of `step` is written, and it is the first to hold these groups: the data source's turn."""
+        if isinstance(self.source, PromptSource):
+            self.source.settle(self.batches.settled(group_ids))
+        if callable(save := getattr(self.source, "save", None)):
+            save(step)
+
+    # ---- the stream
+
+    def load(self) -> None:
+        """Bring the data source to the trainer's checkpoint."""
+        if callable(load := getattr(self.source, "load", None)):
+            load(self.step())
+
+    def has_room(self, num_samples: int) -> bool:
+        """Whether so many samples more would still be trained in time."""
+        return self._num_pending() + num_samples < self._ahead
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether the reward is switched off, so that nothing sampled from now on could be trained."""
+        return self.maker.judge is not None and self.maker.judge.is_disabled
+
+    def check_is_judged(self) -> None:
+        """Raise RunStalled where the reward is switched off."""
+        if self.is_unjudged:
+            raise RunStalled("--custom-rm-path failed again and again and was switched off: see its errors in the log")
+
+    async def stream(self) -> AsyncIterator[SampleGroup]:
+        """Groups to train on, as they are finished, until the data source has no more prompts.
+
+        Raises:
+            RunStalled: the reward was switched off, so that nothing sampled from now on could be trained.
+        """
+        self.load()
+        began = time.monotonic()
+        try:
+            while True:
+                self._give_out()
+                if self._under_way:
+                    await asyncio.wait(self._under_way, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(_POLL_S)
+                await self._take_in()
+                if batch := self._batch():
+                    for group in await self.batches.finish(batch, time.monotonic() - began):
+                        yield group
+                    began = time.monotonic()
+                if (self._is_exhausted or self.is_unjudged) and not self._under_way and not self._kept:
+                    self.check_is_judged()
+                    log.info("the prompts are exhausted")
+                    return
+        finally:
+            for task in self._under_way:
+                task.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _give_out(self) -> None:
+        while len(self._under_way) < self._num_at_once and self._has_room() and not self.is_unjudged:
+            groups = self.source.get_samples(1)
+            if not groups:
+                self._is_exhausted = True
+                return
+            for group in groups:
+                version = self.policy_version()
+                task = asyncio.create_task(self.maker.make(group, self.batches.rollout_id))
+                self._under_way[task] = version
+
+    def _has_room(self) -> bool:
+        return self.has_room((len(self._under_way) + len(self._kept)) * self._group_size)
+
+    async def _take_in(self) -> None:
+        for task in [task for task in self._under_way if task.done()]:
+            version = self._under_way.pop(task)
+            group = task.result()
+            if any(sample.status is Sample.Status.ABORTED for sample in flatten(group)):
+                self.source.add_samples([_one_a_member(group)])
+            elif (verdict := await self._filter(group)).keep:
+                self._kept.append((group, version))
+            elif verdict.keep_when_insufficient:
+                self._reserve.append((group, version))
+            else:
+                self._drop(group, verdict.reason or "filtered")
+
+    async def _filter(self, group: Group) -> DynamicFilterOutput:
+        if all(sample.reward is None for sample in flatten(group)):
+            return DynamicFilterOutput(keep=False, reason="unjudged")
+        hook = self.maker.hooks.dynamic_filter
+        if hook is None:
+            return DynamicFilterOutput(keep=True)
+        offered = {"args": self.maker.args, "config": self.maker.settings, "samples": group}
+        result = await self.maker.hooks.call(hook, offered)
+        if isinstance(result, DynamicFilterOutput):
+            return result
+        if isinstance(result, bool) or getattr(result, "shape", None) == ():
+            return DynamicFilterOutput(keep=bool(result))
+        raise PluginError(f"{describe(hook.function)} gave {type(result).__name__}; a filter says True or False")
+
+    def _drop(self, group: Group, reason: str) -> None:
+        self._dropped[reason] += 1
+        self._left_out[reason] += len(flatten(group))
+        if isinstance(self.source, PromptSource):
+            self.source.settle({sample.group_index for sample in flatten(group) if sample.group_index is not None})
+
+    def _batch(self) -> list[tuple[Group, int]]:
+        """A whole batch once there is one; less where the trainer's queue has no room for more."""
+        if self._is_exhausted and not self._under_way and len(self._kept) < self._groups_per_batch:
+            self._kept += self._reserve
+            self._reserve = []
+        is_stuck = not self._under_way and (self._is_exhausted or self.is_unjudged or not self._has_room())
+        if len(self._kept) < self._groups_per_batch and not is_stuck:
+            return []
+        batch, self._kept = self._kept[: self._groups_per_batch], self._kept[self._groups_per_batch :]
+        return batch
+
+
+async def generate_rollout(prompts: PromptRun) -> AsyncIterator[SampleGroup]:
+    """Groups of replies to the prompts of `--prompt-data`."""
+    async for group in prompts.stream():
+        yield group
+
+
+def _one_a_member(group: Group) -> Group:
+    """A group as the data source gave it: one sample a trajectory."""
+    return [flatten([entry])[0] for entry in group]
+
+
+def as_groups(samples: Any, where: str) -> list[Group]:
+    """What a rollout function in slime's call style gave, as groups.
+
+    Raises:
+        PluginError: it is no list of lists of samples.
+    """
+    if not isinstance(samples, list) or not samples:
+        raise PluginError(f"{where} gave {type(samples).__name__} of no groups; it gives a list of groups of samples")
+    for group in samples:
+        if not isinstance(group, list) or not all(isinstance(sample, Sample) for sample in flatten(group)):
+            raise PluginError(f"{where} gave groups that are no lists of samples")
+    return [group for group in samples if flatten(group)]

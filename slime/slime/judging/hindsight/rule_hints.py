@@ -1,0 +1,55 @@
+"""Hints without a model: what a complaint asked for, as an instruction.
+
+    next state ─ complaint? ─▶ clauses of the person ─┬─ a wish that the tables know ─▶ its instruction
+                                                      └─ another change request ──────▶ the person's words
+
+It reads the same forms as the rule judge (`phrases`), and only where that judge hears a complaint: what is said
+after thanks is about the next request.
+"""
+
+from __future__ import annotations
+
+from slime.judging.hindsight.hints import Hindsight, fit_hints
+from slime.judging.llm.prompts import message_text
+from slime.judging.rules import phrases
+from slime.judging.rules.judge import asked_before, clauses, weigh
+from slime.types import Turn
+
+MAX_WORDS = 20
+"""A person's own words are an instruction only if they are few."""
+
+
+class RuleHints:
+    """Reads wishes from complaints; a `HintSource` that never fails."""
+
+    async def hindsight(self, turn: Turn) -> Hindsight:
+        next_state = turn.next_state or ()
+        evidence = weigh(next_state, asked_before(turn), turn.reply)
+        if not evidence or evidence[0].score >= 0:
+            return Hindsight((), "nobody complained")
+        said = [message_text(message) for message in next_state if message.get("role") == "user"]
+        instructions = " ".join(wishes("\n".join(said)))
+        if not instructions:
+            return Hindsight((), "the complaint does not say what is wanted")
+        fit, refused = fit_hints([instructions], turn)
+        return Hindsight(fit, f"{evidence[0].kind}: {evidence[0].words[:80]}", {"refused": refused})
+
+
+def wishes(text: str) -> list[str]:
+    """What a complaint wants, as instructions, the plainest first.
+
+    >>> wishes("I can't use it like this. Try again without the bold text.")
+    ['Use plain text, without bold.']
+    """
+    heard: list[str] = []
+    own_words: list[str] = []
+    for clause in clauses(text):
+        is_change = phrases.CHANGE.search(clause) or phrases.REDO.search(clause)
+        if not is_change and phrases.MOVING_ON.search(clause):
+            break
+        known = [name for name, pattern in phrases.WISHES.items() if pattern.search(clause)]
+        heard += known
+        if not known and phrases.CHANGE.search(clause) and 1 < len(clause.split()) <= MAX_WORDS:
+            own_words.append(f"{clause[:1].upper()}{clause[1:].rstrip('?')}.")
+    names = set(heard) - {other for name in heard for other in phrases.WISH_COVERS.get(name, ())}
+    return [phrases.WISH_INSTRUCTIONS[name] for name in phrases.WISH_INSTRUCTIONS if name in names] or own_words[:1]

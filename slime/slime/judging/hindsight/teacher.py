@@ -1,0 +1,234 @@
+"""The teacher: the model that has read the hint, asked how likely it finds what the policy wrote without it.
+
+    Turn, hint ─▶ messages with the hint ─ ChatFormat ─▶ prompt ids ┐
+                  the reply's ids, as they were sampled ────────────┴▶ engine.score ─▶ ℓ_T of each of them ─▶ Lesson
+                  without the hint, where k ids a token are wanted ──▶ policy.score ─▶ its own k likeliest ids
+
+Nothing is tokenised twice and nothing is filled in: a lesson has one log-prob for every sampled token, the first
+included, or there is no lesson and it says why. The teacher's are of its own distribution, at temperature 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slime.chat import ChatFormat
+from slime.config.sections import TeacherConfig
+from slime.errors import EngineError, RenderError
+from slime.judging.llm.patience import patiently
+from slime.protocols import Engine, TokenScores
+from slime.types import Message, Turn
+
+HINT_MARKER = "\n\n[user's hint / instruction]\n"
+"""Stands between the last thing the user said and the hint."""
+
+NO_ID = -1
+"""Stands in a support that has fewer than k ids."""
+
+_K_TO_CHOOSE_BY = 4
+"""Ids a token by which hints are compared where no k is asked for; the paper finds no gain above it."""
+
+_LEAST_BREADTH = 64
+"""Ids a token whose log-probs are fetched, at least: one model's favourites are looked up among the other's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopIds:
+    """For each of T tokens a support of k ids, and what both models think of them.
+
+    >>> TopIds(((11, 7), (4, NO_ID)), ((-0.1, -3.0), (-0.2, 0.0)), ((-0.9, -0.8), (-0.2, 0.0)))
+
+    Attributes:
+        ids: [T][k]; `NO_ID` where the support has fewer.
+        teacher_logprobs, policy_logprobs: [T][k], 0 beside `NO_ID`. Of ids outside what a model's engine told, an
+            equal share of all that the ids told leave, and no more than that of the last id told.
+    """
+
+    ids: tuple[tuple[int, ...], ...]
+    teacher_logprobs: tuple[tuple[float, ...], ...]
+    policy_logprobs: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What the teacher thinks of a reply of T tokens.
+
+    >>> Lesson("Keep it short.", (-0.2, -4.1), version=3)
+
+    Attributes:
+        hint: what the teacher had read; at token-optimal selection the hint of most tokens.
+        logprobs: [T] of the tokens that were sampled.
+        version: policy version of the teacher's weights.
+        overlap: mean share of the k ids that the supports of teacher and policy have in common; 0 where k is.
+    """
+
+    hint: str
+    logprobs: tuple[float, ...]
+    version: int
+    top: TopIds | None = None
+    overlap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoLesson:
+    """Why a reply was not scored: `NoLesson("EngineRejected: longer than the context")`."""
+
+    reason: str
+
+
+class Teacher:
+    """Scores replies under their hints.
+
+    Args:
+        engine: whose opinion counts; it has the policy's tokenizer.
+        policy: the engine that serves the policy; asked only where k ids a token are wanted.
+        adapter_of: whose adapter of the policy's a turn is answered with; empty: the base's.
+        is_policy: whether the teacher is that policy, adapter and all.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        policy: Engine,
+        chat: ChatFormat,
+        config: TeacherConfig,
+        *,
+        adapter_of: Callable[[Turn], str] = lambda turn: "",
+        is_policy: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._adapter_of = adapter_of
+        self._is_policy = is_policy
+        self._chat = chat
+        self._config = config
+        self._chooses = config.hint_selection in ("token_optimal", "sequence_optimal")
+        self._k = config.teacher_top_k or (_K_TO_CHOOSE_BY if self._chooses else 0)
+
+    async def teach(self, turn: Turn, hints: Sequence[str], prior: Turn | None = None) -> Lesson | NoLesson:
+        """The lesson of the best of `hints` by the configured selection; of the first where that needs no opinion.
+
+        Args:
+            hints: candidates, the preferred one first.
+            prior: the turn before, whose ids the prompt was fed with.
+        """
+        if not hints:
+            return NoLesson("there is no hint")
+        if not self._chooses:
+            hints = hints[:1]
+        try:
+            async with asyncio.timeout(self._config.teacher_timeout_s):
+                scores = await asyncio.gather(*(self._under(hint, turn, prior) for hint in hints))
+                own = await self._own(turn) if self._k else None
+        except TimeoutError:
+            return NoLesson(f"the teacher gave no answer within {self._config.teacher_timeout_s:g} s")
+        except (EngineError, RenderError) as error:
+            return NoLesson(f"{type(error).__name__}: {error}")
+        if own is None:
+            return Lesson(hints[0], scores[0].logprobs, scores[0].version)
+        return self._choose(hints, scores, own)
+
+    async def _under(self, hint: str, turn: Turn, prior: Turn | None) -> TokenScores:
+        options = turn.details.get("template_options", {})
+        prompt_ids = self._chat.render(with_hint(turn.messages, hint), turn.tools, prior, options=options)
+        adapter = self._adapter_of(turn) if self._is_policy else ""
+        return await self._score(self._engine, prompt_ids, turn, adapter)
+
+    async def _own(self, turn: Turn) -> TokenScores:
+        """What the policy thinks of its reply, without a hint."""
+        return await self._score(self._policy, turn.prompt_ids, turn, self._adapter_of(turn))
+
+    async def _score(self, engine: Engine, prompt_ids: tuple[int, ...], turn: Turn, adapter: str) -> TokenScores:
+        """The reply's tokens after a prompt, each of them or an error."""
+        reply = turn.completion.token_ids
+        breadth = max(_LEAST_BREADTH, 4 * self._k) if self._k else 0
+        token_ids, start = (*prompt_ids, *reply), len(prompt_ids)
+        scores = await patiently(lambda: engine.score(token_ids, start, breadth, adapter=adapter))
+        if len(scores.logprobs) != len(reply):
+            raise EngineError(f"{len(scores.logprobs)} log-probs came for a reply of {len(reply)} tokens")
+        if not all(math.isfinite(value) for value in scores.logprobs):
+            raise EngineError("a log-prob is not finite")
+        if breadth and not len(scores.top_ids) == len(scores.top_logprobs) == len(reply):
+            raise EngineError(f"{len(scores.top_ids)} rows of top ids came for a reply of {len(reply)} tokens")
+        return scores
+
+    def _choose(self, hints: Sequence[str], scores: Sequence[TokenScores], own: TokenScores) -> Lesson:
+        """The lesson whose teacher has most favourites in common with the policy: of all hints, or token by token."""
+        k, num_tokens = self._k, len(own.logprobs)
+        overlaps = [
+            [len({*top[:k]} & {*mine[:k]}) / k for top, mine in zip(s.top_ids, own.top_ids, strict=True)]
+            for s in scores
+        ]
+        by_preference = range(len(hints))
+        if self._config.hint_selection == "token_optimal":
+            chosen = [max(by_preference, key=lambda i: overlaps[i][t]) for t in range(num_tokens)]
+        else:
+            chosen = [max(by_preference, key=lambda i: sum(overlaps[i]))] * num_tokens
+        rows = [
+            support_row(
+                Favourites(scores[i].top_ids[t], scores[i].top_logprobs[t]),
+                Favourites(own.top_ids[t], own.top_logprobs[t]),
+                k,
+                self._config.teacher_support,
+            )
+            for t, i in enumerate(chosen)
+        ]
+        ids, teacher, policy = zip(*rows, strict=True)
+        return Lesson(
+            hint=hints[max(by_preference, key=chosen.count)],
+            logprobs=tuple(scores[i].logprobs[t] for t, i in enumerate(chosen)),
+            version=scores[0].version,
+            top=TopIds(ids, teacher, policy),
+            overlap=sum(overlaps[i][t] for t, i in enumerate(chosen)) / num_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Favourites:
+    """The likeliest ids at one token, the likeliest first, and their log-probs."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+
+    def of(self, wanted: Sequence[int]) -> Iterator[float]:
+        """The log-prob of each id; those that are not among them share what is left, so that the sum stays below 1."""
+        known: Mapping[int, float] = dict(zip(self.ids, self.logprobs, strict=True))
+        num_unknown = sum(token_id not in known for token_id in wanted)
+        left = max(1.0 - math.fsum(map(math.exp, self.logprobs)), 1e-9)
+        share = min(math.log(left / max(1, num_unknown)), *self.logprobs)
+        return (known.get(token_id, share) for token_id in wanted)
+
+
+Row = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
+
+
+def support_row(teacher: Favourites, policy: Favourites, k: int, kind: str) -> Row:
+    """The support of one token: k ids, the teacher's log-probs of them, and the policy's.
+
+    Args:
+        kind: `teacher` or `student`, whose k likeliest ids it is; `overlap`: the ids that are among both.
+    """
+    theirs, ours = teacher.ids[:k], policy.ids[:k]
+    ids = {"teacher": theirs, "student": ours, "overlap": [token_id for token_id in ours if token_id in theirs]}[kind]
+    missing = k - len(ids)
+    return (
+        (*ids, *[NO_ID] * missing),
+        (*teacher.of(ids), *[0.0] * missing),
+        (*policy.of(ids), *[0.0] * missing),
+    )
+
+
+def with_hint(messages: Sequence[Message], hint: str) -> tuple[Message, ...]:
+    """The messages with a hint at the end of the last user message, or of the last message if no user spoke.
+
+    >>> with_hint([{"role": "user", "content": "Hi"}], "Keep it short.")[0]["content"]
+    "Hi\\n\\n[user's hint / instruction]\\nKeep it short."
+    """
+    users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+    place = users[-1] if users else len(messages) - 1
+    content, addition = messages[place].get("content"), f"{HINT_MARKER}{hint}"
+    hinted = [*content, {"type": "text", "text": addition}] if isinstance(content, list) else (content or "") + addition
+    return (*messages[:place], {**messages[place], "content": hinted}, *messages[place + 1 :])

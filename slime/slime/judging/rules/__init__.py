@@ -1,0 +1,1 @@
+"""Judges that ask no model: phrases of people, results of tools."""

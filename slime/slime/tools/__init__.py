@@ -1,0 +1,1 @@
+"""What is done to stored sessions outside a run: collect, import, move, judge again, calibrate, inspect."""
