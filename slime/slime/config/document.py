@@ -31,10 +31,42 @@ run is named, at the start and by `--print-config`. `python -m slime.preflight F
 before it starts (directories, packages, plug-ins), and starts nothing; the launch scripts ask it before Ray.
 """
 
+_FIRST = {
+    "model_path": ("/models/Qwen3-4B", "always"),
+    "use_lora": ("true", "when weights, gradients and optimizer state of the whole model do not fit on a GPU"),
+    "train_gpus": ('"0"', "on a machine with GPUs; left empty, everything runs on the CPU"),
+    "rollout_gpus": ('"1"', "likewise, for the engines"),
+    "judge": (
+        "llm",
+        "as soon as a chat model is at hand: the rule judge reads plain English praise and complaints only",
+    ),
+    "judge_url": ("http://127.0.0.1:9000/v1", "where that model is served; left empty, the policy judges itself"),
+    "rollout_batch_size": ("16", "larger: steadier updates, and longer to wait for each"),
+    "lr": ("1.0e-5", "about 1e-6 for all weights, ten times that for an adapter"),
+    "save_dir": ("checkpoints/my-run", "for every run of its own: a run resumes from what lies there"),
+    "save_interval": ("10", "when writing a checkpoint takes longer than an update is worth"),
+}
+"""The settings that a first run of one's own changes → (an example value in YAML, when to change it)."""
+
+
+def _to_begin_with() -> str:
+    """The ten settings as a table, and as the file that `--config` reads."""
+    named = {leaf.name: leaf for leaf in leaves().values()}
+    sections: dict[str, list[str]] = {}
+    for name, (value, _) in _FIRST.items():
+        sections.setdefault(named[name].section, []).append(f"  {name}: {value}")
+    file = "\n".join(line for section, lines in sections.items() for line in (f"{section}:", *lines))
+    rows = [(f"`{named[name].flag}`", when) for name, (_, when) in _FIRST.items()]
+    return (
+        "## Ten settings to begin with\n\n"
+        + _table(("setting", "change it"), rows)
+        + f"\nThe same as a file, for `--config my-run.yaml`:\n\n```yaml\n{file}\n```\n"
+    )
+
 
 def document() -> str:
     """The whole page as Markdown."""
-    parts = [_HEAD]
+    parts = [_HEAD, _to_begin_with()]
     for section, meaning in section_help().items():
         settings = [_row(leaf) for leaf in leaves().values() if leaf.section == section]
         parts.append(f"## {section}\n\n{meaning}\n\n" + _table(("setting", "type", "default", "meaning"), settings))
