@@ -83,7 +83,7 @@ address="${RAY_ADDRESS:-http://127.0.0.1:$dashboard_port}"
 if [[ -n "$is_here" ]] && ! answers "$address"; then
     RAY_AUTH_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(32))')"
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_USAGE_STATS_ENABLED=0
-    python "$root/slime/slime/engines/leash.py" $$ python -m slime.cluster.head "$dashboard_port" &
+    python "$root/slime/slime/engines/leash.py" $$ python -m slime.cluster.head "$dashboard_port" > /dev/null &
     head_pid=$!
     token_file="$(mktemp "${TMPDIR:-/tmp}/openclaw-rl-ray-token.XXXXXX")" # readable by this user alone
     echo "$RAY_AUTH_TOKEN" > "$token_file"
@@ -117,6 +117,7 @@ trap interrupted INT TERM
 for attempt in {1..20}; do
     if said="$(submit "$@" 2>&1)"; then break; fi
     if [[ "$said" == *"$job already exists"* ]]; then break; fi # taken, and the connection broke before it was said
+    if [[ -n "$head_pid" ]] && ! kill -0 "$head_pid" 2> /dev/null; then exit 1; fi # it has said why
     if [[ ! "$said" =~ "No available agent"|"ConnectionError" || "$attempt" == 20 ]]; then echo "$said" >&2; exit 1; fi
     sleep 2
 done

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 from test_launch import looks_like_a_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,35 +30,31 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def environ() -> Iterator[dict[str, str]]:
-    """How a Ray head of this module's is reached."""
+    """How a Ray head of this module's is reached, on a machine where another Ray's agent has the usual port."""
+    with socket.socket() as usual:
+        with contextlib.suppress(OSError):  # another process has it already
+            usual.bind(("127.0.0.1", DEFAULT_DASHBOARD_AGENT_LISTEN_PORT))
+            usual.listen()
+        yield from started_head()
+
+
+def started_head() -> Iterator[dict[str, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
     said = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OPENCLAW_"))}
     said |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RAY_AUTH_MODE": "token"}
     said |= {"RAY_AUTH_TOKEN": "5" * 64, "RAY_USAGE_STATS_ENABLED": "0"}
-    head = subprocess.Popen(
-        [sys.executable, "-m", "slime.cluster.head", str(port)], env=said, stdout=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "slime.cluster.head", str(port)]
+    head = subprocess.Popen(command, env=said, stdout=subprocess.PIPE, text=True)
+    assert head.stdout is not None
     try:
-        deadline = time.monotonic() + 120
-        while not answers(address) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        yield said | {"RAY_API_SERVER_ADDRESS": address}
+        assert "takes jobs\n" in iter(head.stdout.readline, ""), f"the head ended with {head.wait(60)}"
+        yield said | {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}"}
     finally:
         head.terminate()
         head.wait(timeout=60)
-
-
-def answers(address: str) -> bool:
-    try:
-        urllib.request.urlopen(f"{address}/api/version", timeout=3)
-    except urllib.error.HTTPError as error:
-        return error.code in (401, 403)
-    except OSError:
-        return False
-    return True
+        head.stdout.close()
 
 
 @pytest.fixture
@@ -77,14 +72,9 @@ def submit(environ: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.
 
     def submitted(*command: str) -> subprocess.CompletedProcess[str]:
         given = ["ray", "job", "submit", "--working-dir", "..", "--runtime-env-json", variables, "--", *command]
-        for _ in range(20):  # a head that was just started has its dashboard before it can take jobs
-            done = subprocess.run(
-                given, cwd=tmp_path / "my-method", env=environ, capture_output=True, text=True, timeout=240, check=False
-            )
-            if "No available agent" not in done.stdout + done.stderr:
-                break
-            time.sleep(1)
-        return done
+        return subprocess.run(
+            given, cwd=tmp_path / "my-method", env=environ, capture_output=True, text=True, timeout=240, check=False
+        )
 
     return submitted
 
