@@ -24,7 +24,7 @@ done
 links="$(mktemp -d)" # the methods' folders under the names of their packages, where those are not installed
 trap 'rm -rf "$links"' EXIT
 for method in rl opd combine; do ln -s "$here/../openclaw-$method" "$links/openclaw_$method"; done
-export PYTHONPATH="$here:$here/gpu:$links:$here/../slime${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
+export PYTHONPATH="$here/random_weights:$here/gpu:$links:$here/../slime${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
 failed=()
 for part in "${parts[@]}"; do
   program="$here/gpu/${part%%-*}.py" shape="${part#*-}"

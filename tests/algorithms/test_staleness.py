@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "staleness.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "learning" / "staleness.py"
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ FOLDERS = {
     ".ci": "what CI runs",
     "benchmarks": "speed and learning, measured beside a baseline in the same run",
     "benchmarks/gpu": "what can only be measured on a GPU, part by part: see on_gpu.sh",
+    "benchmarks/learning": "what is learned: the worth of corrections of staleness, builds of the tiny model",
+    "benchmarks/random_weights": "engine and trainer on random weights: prefix reuse, throughput, adapters, packing",
     "benchmarks/results": "what the benchmarks printed, and on which machine",
     "docs": "architecture, configuration, judging, algorithms, plug-ins, security",
     "slime": "the training core as a pip project, and `train.py`, the entry point of a run",

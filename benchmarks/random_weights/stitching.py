@@ -1,6 +1,6 @@
 """A session of eight turns, trained turn by turn and stitched: tokens fed, time of a step, difference of gradients.
 
-    python benchmarks/stitching.py [--turns 8] [--sessions 2] [--shape tiny] [--rounds 5] [--output FILE]
+    python benchmarks/random_weights/stitching.py [--turns 8] [--sessions 2] [--shape tiny] [--rounds 5] [--output FILE]
 
 Sessions of a chat: a system prompt of 200 tokens, questions of 15 to 40, replies of 60 to 150, and each turn was fed
 all that came before. Three ways to train the same turns with Binary RL's loss, in the real trainer:
@@ -35,7 +35,7 @@ from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Batch, Completion, Sample, SampleGroup, SamplingParams, Turn, TurnKind, VersionSpan
 from torch import Tensor
 
-LOSS = Path(__file__).parents[1] / "openclaw-rl" / "custom_loss.py"
+LOSS = Path(__file__).parents[2] / "openclaw-rl" / "custom_loss.py"
 SYSTEM, QUESTION, REPLY = 200, (15, 41), (60, 151)
 WAYS = ("turn by turn", "joined", "stitched")
 

@@ -1,6 +1,6 @@
 """How soon an update is served, and how much is written for it: an adapter against full weights, in the same run.
 
-    python benchmarks/lora.py [--shape tiny] [--versions 30] [--rank 8]
+    python benchmarks/random_weights/lora.py [--shape tiny] [--versions 30] [--rank 8]
 
 One trainer and one engine on a random model. After each step the clock starts; the trainer writes its checkpoint, fsync
 and hashes included, and the engine is told of it, as in a run; the clock stops when the engine has answered that it
@@ -35,7 +35,7 @@ from slime.weights import Adapter, write_adapter
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 PROMPT = tuple(range(20, 52))
-LOSS = Path(__file__).parents[1] / "openclaw-rl" / "custom_loss.py"
+LOSS = Path(__file__).parents[2] / "openclaw-rl" / "custom_loss.py"
 
 
 def trainer_of(model_dir: Path, lora: LoraConfig) -> TorchTrainer:

@@ -1,6 +1,7 @@
 """How much the tiny model's builds differ: seeds × instruction sets × a core taken or free.
 
-    python benchmarks/tiny_builds.py [--seeds 0 1 2 3] [--sets default avx2 avx512] [--cores free taken] [--out FILE]
+    python benchmarks/learning/tiny_builds.py [--seeds 0 1 2 3] [--sets default avx2 avx512] [--cores free taken]
+                                              [--out FILE]
 
 A build is the very one of `openclaw-rl tiny-model`, in a process of its own. An instruction set is forced on ATen, MKL
 and oneDNN alike, as on a processor that has no other. Where a core is taken, a process beside the build computes all

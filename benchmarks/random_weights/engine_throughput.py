@@ -1,6 +1,6 @@
 """Tokens a second: the embedded engine over HTTP (log-probs and all) against `model.generate`, in the same run.
 
-    python benchmarks/engine_throughput.py [--quick] [--shape small|tiny] [--device cpu|cuda]
+    python benchmarks/random_weights/engine_throughput.py [--quick] [--shape small|tiny] [--device cpu|cuda]
 
 Both sides sample the same number of new tokens at temperature 1 from the same random weights, on one thread each:
 engine and `generate` take turns, several rounds of each, and the ratio of their medians is printed. The engine is its

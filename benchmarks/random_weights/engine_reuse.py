@@ -1,6 +1,6 @@
 """Sessions of many turns: the embedded engine against `transformers serve`, and against itself without reuse.
 
-    python benchmarks/engine_reuse.py [--quick] [--sessions 16] [--turns 10]
+    python benchmarks/random_weights/engine_reuse.py [--quick] [--sessions 16] [--turns 10]
 
 Two figures, both sides in the same run on the same random weights, one thread each, and taking turns:
 

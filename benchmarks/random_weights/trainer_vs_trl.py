@@ -2,7 +2,7 @@
 
     python -m venv .venv-trl                              (TRL is not among the project's own dependencies)
     .venv-trl/bin/pip install torch==2.13.0 transformers==5.23.0 trl==1.16.0
-    PYTHONPATH=slime .venv-trl/bin/python benchmarks/trainer_vs_trl.py [--sequences 32] [--steps 4]
+    PYTHONPATH=slime .venv-trl/bin/python benchmarks/random_weights/trainer_vs_trl.py [--sequences 32] [--steps 4]
 
 One process, one thread. Both get the same prompts, completions, advantages and log-probs of sampling time, and make
 whole updates: forward, backward, clipping, AdamW. TRL's own training loop runs, with its generation replaced by
@@ -43,7 +43,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 2048
 LEARNING_RATE = 1e-6
 

@@ -1,6 +1,6 @@
 """Samples that are four updates old: what the behaviour correction is worth, on a task whose optimum is known.
 
-    python benchmarks/staleness.py [--staleness 4] [--updates 400] [--seeds 8] [--lr 8] [--baseline none]
+    python benchmarks/learning/staleness.py [--staleness 4] [--updates 400] [--seeds 8] [--lr 8] [--baseline none]
 
 Contexts with replies of a few tokens, each token an arm with a worth of its own; a reply is scored by what it falls
 short of the best, between −1 and 0, with noise, as by people who speak up when something is wrong. The policy is a
