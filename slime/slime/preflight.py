@@ -112,7 +112,7 @@ def _check_plugins(config: Config) -> RolloutPlan:
     from slime.plugins.losses import load_loss
     from slime.plugins.policy_loss import load_policy_loss_hooks
     from slime.tools.offline import check_conversations
-    from slime.trainers.torch import eight_bit
+    from slime.trainers.build import check_trainer
 
     plugin = config.plugin
     sampling = plan_rollout(config)
@@ -136,8 +136,7 @@ def _check_plugins(config: Config) -> RolloutPlan:
             f"--custom-loss-function-path {plugin.custom_loss_function_path} compares k ids a token: "
             "give --teacher-top-k, e.g. 50"
         )
-    if config.trainer.optimizer == "adamw8bit":
-        eight_bit.check_installed()
+    check_trainer(config)
     refuse_float16(config.model.dtype, config.model.model_path, on_gpu=bool(config.cluster.train_gpus))
     return sampling
 

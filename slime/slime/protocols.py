@@ -83,25 +83,6 @@ class Engine(Protocol):
         ...
 
 
-@runtime_checkable
-class Trainer(Protocol):
-    """A trainer trains. `train` consumes a batch whole or raises `TrainerError`; it never half-applies one."""
-
-    def train(self, batch: Batch) -> TrainReport: ...
-
-    def publish(self, weights_dir: Path, version: int) -> Path:
-        """Write the weights alone, in the type that engines serve, atomically; returns the directory."""
-        ...
-
-    def save(self, checkpoint_dir: Path) -> Path:
-        """Write one checkpoint, atomically; returns its directory."""
-        ...
-
-    def load(self, checkpoint: Path) -> int:
-        """Resume from a checkpoint; returns its step."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """Where a trainer stands after loading.
@@ -120,8 +101,41 @@ class Resumed:
     users: dict[str, tuple[int, int | None]] = field(default_factory=dict)
 
 
+@runtime_checkable
+class Trainer(Protocol):
+    """One rank of a trainer. Every rank is called with the same arguments; `--trainer` says whose ranks they are.
+
+    `trainers.build` makes it. A `TrainerError` leaves it as it was before the call.
+    """
+
+    def resume(self, save_dir: Path, wanted: str = "auto") -> Resumed:
+        """Load a checkpoint and say where that leaves the trainer.
+
+        Args:
+            wanted: `auto`: the newest good one in `save_dir`, step 0 where there is none; a checkpoint's directory; or
+                `none`: step 0.
+        """
+        ...
+
+    def train(self, batch: Batch) -> TrainReport:
+        """Make one update from the whole batch, or none and the reason; a batch is never half applied."""
+        ...
+
+    def publish(self, weights_dir: Path, version: int, adapter: str = "") -> Path:
+        """Write the weights alone, in the type that engines serve, atomically; returns the directory.
+
+        Args:
+            adapter: whose, where each user has weights of their own.
+        """
+        ...
+
+    def save(self, checkpoint_dir: Path) -> Path:
+        """Write `checkpoint-<step>` under the directory given, atomically; returns the checkpoint."""
+        ...
+
+
 class Learner(Protocol):
-    """A trainer as the pipeline drives it, wherever its ranks run. Every call may raise `TrainerError`."""
+    """A trainer as the pipeline drives it, all its ranks together. Every call may raise `TrainerError`."""
 
     async def resume(self) -> Resumed:
         """(Re)start the ranks at the newest good checkpoint."""

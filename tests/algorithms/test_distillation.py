@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from slime.algorithms.distillation import binned_divergence, distillation_advantage, item_surrogate, with_tail
-from slime.trainers.torch.head import TokenHead
+from slime.trainers.token_head import TokenHead
 
 KINDS = ("reverse_kl", "forward_kl", "js")
 

@@ -20,9 +20,9 @@ from slime.data.estimates import with_advantages
 from slime.data.rows import Row
 from slime.plugins.losses import load_loss
 from slime.plugins.settings import plugin_settings
-from slime.trainers.torch.prescoring import Prescorer
+from slime.trainers.loss_values import ScoredBatch
+from slime.trainers.prescoring import Prescorer
 from slime.trainers.torch.ranks import Ranks
-from slime.trainers.torch.values import ScoredBatch
 from slime.types import Batch, Sample, SampleGroup
 from torch import Tensor
 

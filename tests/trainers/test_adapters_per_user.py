@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from learners import trainer_of
-from slime.config.sections import CheckpointConfig, LoraConfig
+from slime.config.sections import LoraConfig
 from slime.data.source_queue import SourceQueue
 from slime.errors import TrainerError
-from slime.trainers.torch.per_user import UserTrainers
+from slime.trainers.per_user import UserTrainers
 from slime.types import Batch, Sample, SampleGroup
 from slime.weights import Versions, merge_adapter, read_manifest, verify_adapter
 from transformers import AutoModelForCausalLM
@@ -55,7 +55,7 @@ def preference(model_dir: Path) -> float:
 
 def test_each_gets_what_they_like_and_nothing_of_the_other(policy_dir: Path, tmp_path: Path) -> None:
     trainers = user_trainers(policy_dir)
-    trainers.resume(CheckpointConfig(save_dir=tmp_path / "both"))
+    trainers.resume(tmp_path / "both")
     for step in range(6):
         for user in ("ada", "bob"):
             report = trainers.train(batch(user, step))
@@ -71,7 +71,7 @@ def test_each_gets_what_they_like_and_nothing_of_the_other(policy_dir: Path, tmp
     assert found["ada"] > at_first + 1
     assert found["bob"] < at_first - 1
     alone = user_trainers(policy_dir)
-    alone.resume(CheckpointConfig(save_dir=tmp_path / "alone"))
+    alone.resume(tmp_path / "alone")
     for step in range(6):
         alone.train(batch("ada", step))
         alone.save(tmp_path / "alone")
@@ -82,15 +82,14 @@ def test_each_gets_what_they_like_and_nothing_of_the_other(policy_dir: Path, tmp
 
 
 def test_a_run_resumes_every_user_where_they_were(policy_dir: Path, tmp_path: Path) -> None:
-    config = CheckpointConfig(save_dir=tmp_path)
     first = user_trainers(policy_dir)
-    assert first.resume(config).users == {}
+    assert first.resume(tmp_path).users == {}
     for user in ("ada", "bob", "ada"):
         first.train(batch(user, first.num_updates))
         first.save(tmp_path)
     first.train(batch("bob", 9))  # not saved: it did not happen
     second = user_trainers(policy_dir)
-    resumed = second.resume(config)
+    resumed = second.resume(tmp_path)
     assert resumed.step == 3
     assert {name: step for name, (step, _) in resumed.users.items()} == {"ada": 2, "bob": 1}
     assert resumed.consumed == {3: ("ada2x11", "ada2x22"), 2: ("bob1x11", "bob1x22")}
@@ -99,7 +98,7 @@ def test_a_run_resumes_every_user_where_they_were(policy_dir: Path, tmp_path: Pa
 
 def test_a_batch_is_of_one_user(policy_dir: Path, tmp_path: Path) -> None:
     trainers = user_trainers(policy_dir)
-    trainers.resume(CheckpointConfig(save_dir=tmp_path))
+    trainers.resume(tmp_path)
     mixed = Batch((*batch("ada").groups, *batch("bob").groups))
     with pytest.raises(TrainerError, match="of 2"):
         trainers.train(mixed)
@@ -134,7 +133,7 @@ async def test_many_who_say_little_do_not_block_each_other() -> None:
 def test_scores_that_taught_a_user_nothing_are_remembered_past_another_users_update(policy_dir: Path, tmp_path: Path):
     loss = {"kl_loss_coef": 0.0, "eps_clip": 0.9, "eps_clip_high": 9.0}
     trainers = UserTrainers(trainer_of(policy_dir, lora=LORA, loss=loss))
-    trainers.resume(CheckpointConfig(save_dir=tmp_path))
+    trainers.resume(tmp_path)
 
     def scored(user: str, *rewards: float) -> Batch:
         samples = [sample(user, LIKED_BY_ADA, reward, f"{user}{i}") for i, reward in enumerate(rewards)]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from learners import wait_for
 from safetensors.torch import save_file
-from slime.trainers.torch.checkpoint import (
+from slime.trainers.checkpoint import (
     WEIGHTS_DIR,
     TrainerState,
     read_checkpoint,

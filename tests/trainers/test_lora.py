@@ -18,7 +18,7 @@ from learners import (
     write_policy,
 )
 from safetensors.torch import load_file
-from slime.config.sections import CheckpointConfig, LoraConfig
+from slime.config.sections import LoraConfig
 from slime.data.rows import flatten, rows
 from slime.errors import ConfigError, WeightsError
 from slime.plugins.calling import NamedCall
@@ -131,7 +131,7 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_went_on(policy_dir: Path, tmp
     steady.save(tmp_path / "steady")
     torch.manual_seed(999)
     resumed = lora_trainer(policy_dir, lora)
-    assert resumed.resume(CheckpointConfig(save_dir=tmp_path / "stopped")).step == 3
+    assert resumed.resume(tmp_path / "stopped").step == 3
     assert [resumed.train(batch_of(random_samples(5, seed=seed))) for seed in (3, 4)] == reports
     resumed.consumed = {step: ids for step, ids in resumed.consumed.items() if step > 3}
     resumed.save(tmp_path / "resumed")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from learners import batch_of, random_samples, trainer_of, write_policy
-from slime.config.sections import CheckpointConfig, LoraConfig
+from slime.config.sections import LoraConfig
 from slime.errors import WeightsError
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.weights import (
@@ -78,7 +78,7 @@ def test_a_checkpoint_of_what_was_just_published_is_linked_to_it(policy_dir: Pat
     assert not trainer.train(batch_of(random_samples(4, seed=1))).skipped
     assert not (trainer.save(tmp_path) / "weights" / name).samefile(published)
     resumed = trainer_of(policy_dir, lora=lora)
-    found = resumed.resume(CheckpointConfig(save_dir=tmp_path))
+    found = resumed.resume(tmp_path)
     assert (found.step, found.version) == (2, 9), "the version that the checkpoint's weights grew from"
 
 
@@ -115,7 +115,7 @@ def test_a_checkpoint_of_before_the_journal_is_resumed_and_its_weights_get_the_n
     (checkpoint / "manifest.json").unlink()
     write_manifest(checkpoint, 1)
     resumed = trainer_of(policy_dir)
-    found = resumed.resume(CheckpointConfig(save_dir=tmp_path))
+    found = resumed.resume(tmp_path)
     assert (found.step, found.version, found.checkpoint) == (1, None, checkpoint)
     versions = Versions(tmp_path)
     versions.open(checkpoint.parent)

@@ -10,7 +10,7 @@ from learners import batch_of, random_samples
 from slime.config import Config, startup
 from slime.config.loader import resolve
 from slime.errors import ConfigError
-from slime.trainers.torch.trainer import build_trainer
+from slime.trainers.build import build_trainer
 
 from slime import preflight
 

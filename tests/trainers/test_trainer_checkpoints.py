@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from learners import batch_of, parameters_of, random_samples, trainer_of, wait_for, write_policy
-from slime.config.sections import CheckpointConfig
 from slime.errors import WeightsError
+from slime.protocols import Resumed
 from slime.weights import read_manifest, read_weights, verify_weights
 
 SETTINGS = {"lr_warmup_steps": 4, "loss": {"entropy_coef": 0.01}}
@@ -114,7 +114,7 @@ def test_a_corrupt_checkpoint_is_refused_and_the_last_good_one_named(
     assert "\n" not in str(caught.value)
     assert all(torch.equal(value, before[name]) for name, value in parameters_of(trainer).items())
     with caplog.at_level(logging.ERROR):
-        resumed = trainer.resume(CheckpointConfig(save_dir=two_checkpoints))
+        resumed = trainer.resume(two_checkpoints)
     assert resumed.step == 1
     assert resumed.checkpoint == two_checkpoints / "checkpoint-1"
     assert "checkpoint passed over" in caplog.text
@@ -126,19 +126,19 @@ def test_starting_over_when_every_checkpoint_is_bad_is_for_a_person_to_decide(
     for step in (1, 2):
         (two_checkpoints / f"checkpoint-{step}" / "state.json").unlink()
     with pytest.raises(WeightsError, match="there is no other good checkpoint"):
-        trainer_of(policy_dir).resume(CheckpointConfig(save_dir=two_checkpoints))
+        trainer_of(policy_dir).resume(two_checkpoints)
 
 
 def test_where_a_run_begins(policy_dir: Path, two_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    def resumed(**settings: object):
-        return trainer_of(policy_dir).resume(CheckpointConfig(**{"save_dir": two_checkpoints, **settings}))
+    def resumed(wanted: str = "auto", save_dir: Path = two_checkpoints) -> Resumed:
+        return trainer_of(policy_dir).resume(save_dir, wanted)
 
     assert resumed().step == 2
-    assert resumed(resume_from_checkpoint="none").step == 0
-    assert resumed(resume_from_checkpoint=str(two_checkpoints / "checkpoint-1")).step == 1
+    assert resumed("none").step == 0
+    assert resumed(str(two_checkpoints / "checkpoint-1")).step == 1
     assert resumed(save_dir=tmp_path_factory.mktemp("empty")).checkpoint is None
     with pytest.raises(WeightsError, match="no such checkpoint"):
-        resumed(resume_from_checkpoint=str(two_checkpoints / "checkpoint-9"))
+        resumed(str(two_checkpoints / "checkpoint-9"))
 
 
 def test_a_checkpoint_of_another_model_is_refused(two_checkpoints: Path, tmp_path_factory) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slime.trainers.torch.head as head_module
+import slime.trainers.token_head as head_module
 import torch
 from learners import (
     batch_of,

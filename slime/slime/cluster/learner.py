@@ -1,6 +1,6 @@
 """The trainer's ranks as actors, driven as one: every rank gets the whole batch and takes its share of it.
 
-    RankedLearner (in the driver) ─▶ RankActor 0 … N−1 ─▶ TorchTrainer, gradients summed between them
+    RankedLearner (in the driver) ─▶ RankActor 0 … N−1 ─▶ protocols.Trainer (--trainer), which meet at one address
 
 If one rank dies the others cannot go on without it: all are ended, and `resume` starts them anew at the
 newest good checkpoint.
@@ -24,10 +24,8 @@ from slime.errors import TrainerError
 from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Resumed
-from slime.trainers.torch.checkpoint import publication_dir
-from slime.trainers.torch.per_user import UserTrainers
-from slime.trainers.torch.ranks import join_ranks
-from slime.trainers.torch.trainer import TorchTrainer, build_trainer
+from slime.trainers.build import build_trainer
+from slime.trainers.checkpoint import publication_dir
 from slime.types import Batch, TrainReport
 
 
@@ -37,18 +35,14 @@ class Rank:
     def __init__(self, config: Config, rank: int, world_size: int, address: str) -> None:
         if not config.cluster.train_gpus:
             step_back()
-        if world_size > 1:
-            join_ranks(rank, world_size, address)
         self._checkpoints = config.checkpoint
-        trainer = build_trainer(config, rank=rank, world_size=world_size)
-        is_shared = not config.lora.use_lora or config.lora.adapter_per == "run"
-        self._trainer: TorchTrainer | UserTrainers = trainer if is_shared else UserTrainers(trainer)
+        self._trainer = build_trainer(config, rank=rank, world_size=world_size, address=address)
 
     def pid(self) -> int:
         return os.getpid()
 
     def resume(self) -> Resumed:
-        return self._trainer.resume(self._checkpoints)
+        return self._trainer.resume(self._checkpoints.save_dir, self._checkpoints.resume_from_checkpoint)
 
     def train(self, batch: Batch) -> TrainReport:
         return self._trainer.train(batch)
@@ -56,9 +50,7 @@ class Rank:
     def publish(self, version: int, adapter: str) -> Path:
         """Write the weights for engines; returns their directory."""
         place = publication_dir(self._checkpoints.save_dir.resolve(), version, adapter)
-        if isinstance(self._trainer, UserTrainers):
-            return self._trainer.publish(place, version, adapter)
-        return self._trainer.publish(place, version)
+        return self._trainer.publish(place, version, adapter)
 
     def save(self) -> Path:
         """Write a checkpoint; returns its directory."""

@@ -227,6 +227,7 @@ class LossConfig:
 class TrainerConfig:
     """The optimizer and how a batch is cut up."""
 
+    trainer: str = option("torch", "who trains: torch, or a trainer of yours, folder/file.py with a TRAINER in it")
     optimizer: Literal["adamw", "adamw8bit"] = option("adamw", "adamw8bit: moments of 8 bits, 2 bytes a parameter instead of 8; needs torchao, pip install 'openclaw-slime[eight-bit]'")
     lr: float = option(1e-6, "learning rate", env=("LEARNING_RATE",), ge=0)
     lr_warmup_steps: int = option(0, "updates over which the learning rate rises to lr", ge=0)

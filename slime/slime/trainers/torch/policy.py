@@ -21,8 +21,8 @@ from slime.config.model_dir import refuse_float16
 from slime.config.sections import SHARED_ADAPTER, LoraConfig
 from slime.data.rows import FlatBatch
 from slime.errors import TrainerError, WeightsError
+from slime.trainers.token_head import TokenHead
 from slime.trainers.torch.attention import DOCUMENTS, register_document_attention
-from slime.trainers.torch.head import TokenHead
 from slime.trainers.torch.lora import LoraLayers, add_lora
 from slime.trainers.torch.master import MasterWeights
 from slime.weights import (
@@ -40,8 +40,6 @@ from slime.weights import (
 
 _PROBE_LENS = (7, 4)
 _PROBE_TOLERANCE = 1e-3  # of the largest logit; a leak between documents is far above it
-ADAPTER_NAME = SHARED_ADAPTER
-"""What an adapter is called that everybody is served with."""
 
 
 class Policy:
@@ -89,7 +87,7 @@ class Policy:
         self.is_flat = False
         self.lora: LoraLayers | None = None
         self._choose_attention(str(model_dir))
-        self.adapter_name = ADAPTER_NAME
+        self.adapter_name = SHARED_ADAPTER
         if lora is not None:
             self._base = fingerprint(model_dir)
             self.lora = add_lora(self.model, lora, seed)

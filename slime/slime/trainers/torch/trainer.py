@@ -22,31 +22,31 @@ import torch
 
 from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
-from slime.config.sections import CheckpointConfig, Config, LoraConfig, LossConfig, TrainerConfig
+from slime.config.sections import LoraConfig, LossConfig, TrainerConfig
 from slime.data.estimates import reduction_of, with_advantages
 from slime.data.fitness import sort_out
-from slime.data.joining import fed_once
 from slime.data.packing import plan, split_evenly
+from slime.data.prefix_sharing import share_prefixes
 from slime.data.rows import Row, rows
 from slime.errors import TrainerError
-from slime.plugins.losses import LossHook, load_loss
-from slime.plugins.policy_loss import PolicyLossHooks, load_policy_loss_hooks
+from slime.plugins.losses import LossHook
+from slime.plugins.policy_loss import PolicyLossHooks
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Resumed
-from slime.trainers.torch.checkpoint import (
+from slime.trainers.checkpoint import (
     WEIGHTS_DIR,
     TrainerState,
     read_checkpoint,
     resumable_checkpoint,
     write_checkpoint,
 )
+from slime.trainers.prescoring import Prescorer
+from slime.trainers.scoring import Scorer
 from slime.trainers.torch.critic import build_critic
 from slime.trainers.torch.lora import seed_dropout
 from slime.trainers.torch.optimizer import NO_GRADIENT, Applied, Optimizer
 from slime.trainers.torch.policy import Policy, compute_device, compute_dtype
-from slime.trainers.torch.prescoring import Prescorer
 from slime.trainers.torch.ranks import Ranks
-from slime.trainers.torch.scoring import Scorer
 from slime.types import Batch, Sample, TrainReport
 from slime.weights import Manifest, link_directory
 
@@ -253,30 +253,31 @@ class TorchTrainer:
         self.consumed = dict(state.consumed)
         return self.step
 
-    def resume(self, config: CheckpointConfig) -> Resumed:
-        """Go on from where the configuration says; `auto` passes over checkpoints that do not verify, and says so.
+    def resume(self, save_dir: Path, wanted: str = "auto") -> Resumed:
+        """Load a checkpoint; `auto` is the newest that verifies, `none` the model as given.
 
         Raises:
             WeightsError: the checkpoint that was asked for by name is corrupt or of another model.
         """
-        wanted = config.resume_from_checkpoint
         if wanted == "none":
             return Resumed(0, {}, None)
-        checkpoint = resumable_checkpoint(config.save_dir) if wanted == "auto" else Path(wanted).resolve()
+        checkpoint = resumable_checkpoint(save_dir) if wanted == "auto" else Path(wanted).resolve()
         if checkpoint is None:
             return Resumed(0, {}, None)
         return Resumed(self.load(checkpoint), dict(self.consumed), checkpoint, self.version)
 
-    def publish(self, weights_dir: Path, version: int | None = None) -> Path:
+    def publish(self, weights_dir: Path, version: int | None = None, adapter: str = "") -> Path:
         """Write the weights alone, for engines, in the type that they serve; returns the directory. Rank 0 writes.
 
         Args:
             version: the number they are to be known by; the step unless given.
+            adapter: what an adapter is published as; the name it began with unless given.
 
         Raises:
             WeightsError: they are not fit to be served.
         """
         self.version = self.step if version is None else version
+        self._policy.adapter_name = adapter or self._policy.adapter_name
         if self._ranks.rank == 0:
             is_merged = self._lora.use_lora and self._lora.lora_publish == "merged"
             self._policy.publish(weights_dir, self.version, is_merged=is_merged)
@@ -311,13 +312,13 @@ class TorchTrainer:
         divisor = self._reduction.divisor(num_trajectories(trajectory_ids, counts), sum(counts))
         total_weight = float(self._reduction.weights(sizes, counts).sum())
         if not self._scorer.sees_samples:
-            step_rows, sizes = fed_once(step_rows, trajectory_ids, sizes)
+            step_rows, sizes = share_prefixes(step_rows, trajectory_ids, sizes)
         lengths = [row.length for row in step_rows]
         totals: Counter[str] = Counter()
         for micro in plan(lengths, self._config.max_tokens_per_gpu, self._ranks.world_size)[self._ranks.rank]:
             totals.update(self._accumulate([step_rows[i] for i in micro], [sizes[i] for i in micro], divisor))
         metrics = self._ranks.sum_metrics(totals)
-        # What a loss is divided by need not be what its tokens weigh; a metric of training is always a mean.
+        # The loss divisor may differ from the total token weight (dr_grpo): rescaled, train/ metrics are means.
         metrics = {n: v * divisor / total_weight if n.startswith("train/") else v for n, v in metrics.items()}
         applied = self._apply(metrics)
         metrics |= {
@@ -367,27 +368,3 @@ class TorchTrainer:
         if self._critic is not None:
             metrics["loss/value"] = self._critic.accumulate(scored.flat, scored.hidden, scored.weights, divisor)
         return metrics
-
-
-def build_trainer(config: Config, *, rank: int = 0, world_size: int = 1) -> TorchTrainer:
-    """The trainer that a configuration describes, at step 0.
-
-    Raises:
-        PluginError: it names no loss, or one that cannot be loaded.
-        WeightsError: the model cannot be loaded.
-    """
-    loss_fn = load_loss(config.plugin.custom_loss_function_path)
-    return TorchTrainer(
-        config.model.model_path,
-        config.trainer,
-        config.loss,
-        loss_fn=loss_fn,
-        lora=config.lora,
-        rank=rank,
-        world_size=world_size,
-        device=config.model.device,
-        dtype=config.model.dtype,
-        keep_checkpoints=config.checkpoint.keep_checkpoints,
-        settings=plugin_settings(config),
-        hooks=load_policy_loss_hooks(config.plugin, config.loss, loss_fn),
-    )

@@ -1,6 +1,6 @@
-"""Rows of one step that were fed on from one another are fed once.
+"""Prefix sharing: rows that extend each other token by token are forwarded once.
 
-What a session's turns have in common is computed once, forwards and backwards, though each turn is a sample, a reward
+The common prefix of a session's turns is computed once, forwards and backwards, though each turn is a sample, a reward
 and a group of its own.
 
     row 1   fed p1 r1           trains r1 ─┐
@@ -21,20 +21,22 @@ import torch
 from slime.data.rows import Row
 
 
-def fed_once(rows: Sequence[Row], trajectory_ids: Sequence[str], sizes: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """The rows of a step with chains of them joined, and the sizes of their trajectories.
+def share_prefixes(
+    rows: Sequence[Row], trajectory_ids: Sequence[str], sizes: Sequence[int]
+) -> tuple[list[Row], list[int]]:
+    """The rows of a step with each chain of them merged into one, and the sizes of their trajectories.
 
     Args:
         sizes: trainable tokens of each row's trajectory.
     """
     found = chains(rows, trajectory_ids)
-    return [joined([rows[index] for index in chain]) for chain in found], [sizes[chain[0]] for chain in found]
+    return [merged([rows[index] for index in chain]) for chain in found], [sizes[chain[0]] for chain in found]
 
 
 def chains(rows: Sequence[Row], trajectory_ids: Sequence[str]) -> list[list[int]]:
     """Which rows can be fed as one: indices, shortest first, each row in one chain; by the longest row's index.
 
-    Only rows of one trajectory are joined, for they have one size, and only at one temperature.
+    Only rows of one trajectory are merged, for they have one size, and only at one temperature.
 
     >>> chains([row_of((1, 2, 3), trains=[2]), row_of((1, 2, 3, 4, 5), trains=[4])], ["session", "session"])
     [[0, 1]]
@@ -55,7 +57,7 @@ def chains(rows: Sequence[Row], trajectory_ids: Sequence[str]) -> list[list[int]
     return sorted(found, key=lambda chain: chain[-1])
 
 
-def joined(rows: Sequence[Row]) -> Row:
+def merged(rows: Sequence[Row]) -> Row:
     """One row that is fed the last one's ids and trains what all of them train; their replies are its turns.
 
     Args:

@@ -7,17 +7,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from slime.algorithms.reductions import Reduction
-from slime.data.rows import Row, flatten
+from slime.data.rows import FlatBatch, Row, flatten
 from slime.plugins.losses import LossHook
 from slime.plugins.policy_loss import PolicyLossHooks
-from slime.trainers.torch.policy import Policy, PolicyWithoutAdapter
-from slime.trainers.torch.values import LossValues, ScoredBatch
+from slime.trainers.loss_values import LossValues, ScoredBatch
+from slime.trainers.token_head import TokenHead
+
+
+class ScoringModel(Protocol):
+    """A language model as a loss needs it."""
+
+    def hidden_states(self, flat: FlatBatch) -> Tensor:
+        """The last hidden states of every fed token: [T, H]."""
+        ...
+
+    def head(self, hidden: Tensor, temperatures: Tensor) -> TokenHead:
+        """The output layer over some of them, [N, H]."""
+        ...
+
+
+class TrainedModel(ScoringModel, Protocol):
+    """The same while it is trained."""
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 class Scorer:
@@ -32,8 +51,8 @@ class Scorer:
 
     def __init__(
         self,
-        policy: Policy,
-        reference: Policy | PolicyWithoutAdapter | None,
+        policy: TrainedModel,
+        reference: ScoringModel | None,
         reduction: Reduction,
         loss_fn: LossHook,
         settings: Mapping[str, Any],

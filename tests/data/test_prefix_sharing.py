@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from slime.data.joining import chains, fed_once, joined
+from slime.data.prefix_sharing import chains, merged, share_prefixes
 from slime.data.rows import Row, rows
 from slime.types import Sample
 
@@ -23,7 +23,7 @@ FIRST = row_of((1, 2, 3, 4), trains=(2, 3))
 
 def test_a_row_that_goes_on_from_another_is_fed_for_both() -> None:
     second = row_of((1, 2, 3, 4, 5, 6), trains=(5,), rewards=(0.0,) * 5 + (-1.0,))
-    row = joined([FIRST, second])
+    row = merged([FIRST, second])
     assert row.token_ids.tolist() == [1, 2, 3, 4, 5]
     assert row.predictors.tolist() == [1, 2, 4]
     assert row.targets.tolist() == [3, 4, 6]
@@ -48,7 +48,7 @@ def test_others_stay_by_themselves(other: Row, why: str) -> None:
 def test_rows_of_two_trajectories_stay_apart_and_sizes_go_along() -> None:
     longer = row_of((1, 2, 3, 4, 5, 6), trains=(5,))
     assert chains([FIRST, longer], ["a", "b"]) == [[0], [1]]
-    fed, sizes = fed_once([longer, FIRST, FIRST], ["a", "a", "b"], [3, 3, 2])
+    fed, sizes = share_prefixes([longer, FIRST, FIRST], ["a", "a", "b"], [3, 3, 2])
     assert ([row.length for row in fed], sizes) == ([5, 3], [3, 2])
 
 
@@ -71,7 +71,7 @@ def test_every_trained_token_stands_once_after_what_it_was_fed(data: st.DataObje
         reply = tuple(20 + 3 * number + i for i in range(data.draw(st.integers(1, 3))))
         histories.append(prompt + reply)
         made.append(row_of(prompt + reply, tuple(range(len(prompt), len(prompt + reply)))))
-    fed, _ = fed_once(made, ["s"] * len(made), [1] * len(made))
+    fed, _ = share_prefixes(made, ["s"] * len(made), [1] * len(made))
 
     def contexts(each: list[Row]) -> list[tuple[tuple[int, ...], int]]:
         return sorted(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slime.data.rows import FlatBatch
-from slime.trainers.torch.head import TokenHead
+from slime.trainers.token_head import TokenHead
 
 
 def arguments(settings: Mapping[str, Any]) -> SimpleNamespace:

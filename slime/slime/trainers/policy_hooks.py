@@ -16,7 +16,7 @@ from slime.data.rows import FlatBatch
 from slime.errors import PluginError
 from slime.plugins.loading import describe
 from slime.plugins.policy_loss import PolicyLossHooks
-from slime.trainers.torch import slime_style
+from slime.trainers import slime_style
 
 
 def bind(

@@ -1,6 +1,6 @@
-"""One adapter for each user, trained by one trainer: whoever's batch it is, that user's state is loaded first.
+"""One adapter for each user, trained by one trainer: before a batch is trained, its user's state is loaded.
 
-    batch of ada ─▶ is ada loaded? else users/ada/checkpoint-latest, or a new adapter ─▶ TorchTrainer.train
+    batch of ada ─▶ is ada loaded? else users/ada/checkpoint-latest, or a new adapter ─▶ AdapterTrainer.train
                  ─▶ save ─▶ users/ada/checkpoint-5: adapter, moments, baseline, random state of hers alone
 
 The model is in memory once. A user's adapter, optimizer, baseline and version are what that user's checkpoint holds,
@@ -15,13 +15,11 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from slime.config.sections import CheckpointConfig
 from slime.errors import TrainerError
-from slime.protocols import Resumed
-from slime.trainers.torch.checkpoint import read_checkpoint, resumable_checkpoint
-from slime.trainers.torch.trainer import TorchTrainer
+from slime.protocols import Resumed, Trainer
+from slime.trainers.checkpoint import read_checkpoint, resumable_checkpoint
 from slime.types import Batch, TrainReport
 
 log = logging.getLogger(__name__)
@@ -30,17 +28,46 @@ USERS_DIR = "users"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+@runtime_checkable
+class AdapterTrainer(Trainer, Protocol):
+    """A trainer of one LoRA adapter that can put it away and take up another.
+
+    Attributes:
+        step: updates made of the adapter that is loaded.
+        consumed: by update, the turns it trained, since the last `save`.
+    """
+
+    step: int
+    consumed: dict[int, tuple[str, ...]]
+
+    def start_anew(self, adapter_name: str) -> None:
+        """Begin with a new adapter at step 0."""
+        ...
+
+    def load(self, checkpoint: Path) -> int:
+        """Go on from a checkpoint; returns its step."""
+        ...
+
+    def past_rewards(self) -> Mapping[str, Any]:
+        """What the moving baseline has seen; `recall` takes it."""
+        ...
+
+    def recall(self, past_rewards: Mapping[str, Any]) -> None:
+        """Go on from a baseline's past that no checkpoint holds yet."""
+        ...
+
+
 class UserTrainers:
-    """A trainer of many adapters, as a rank drives it: resume, and then train and save by turns.
+    """A `protocols.Trainer` of many adapters.
 
     Args:
-        trainer: of a LoRA run; it is this object's alone.
+        trainer: of a LoRA run; nothing else uses it.
 
     Attributes:
         num_updates: of all users together.
     """
 
-    def __init__(self, trainer: TorchTrainer) -> None:
+    def __init__(self, trainer: AdapterTrainer) -> None:
         self._trainer = trainer
         self._save_dir = Path()
         self._latest: dict[str, Path] = {}
@@ -48,16 +75,14 @@ class UserTrainers:
         self._unsaved_pasts: dict[str, Mapping[str, Any]] = {}
         self.num_updates = 0
 
-    def resume(self, config: CheckpointConfig) -> Resumed:
+    def resume(self, save_dir: Path, wanted: str = "auto") -> Resumed:
         """Find every user's newest good checkpoint; what is asked for by name must be a directory of such."""
         self._loaded, self._latest, self.num_updates = "", {}, 0
         self._unsaved_pasts.clear()
-        self._save_dir = config.save_dir.resolve()
+        self._save_dir = (save_dir if wanted in ("auto", "none") else Path(wanted)).resolve()
         consumed: dict[int, tuple[str, ...]] = {}
         users: dict[str, tuple[int, int | None]] = {}
-        if config.resume_from_checkpoint not in ("auto", "none"):
-            self._save_dir = Path(config.resume_from_checkpoint).resolve()
-        if config.resume_from_checkpoint != "none":
+        if wanted != "none":
             for user_dir in sorted((self._save_dir / USERS_DIR).glob("*")):
                 if (checkpoint := resumable_checkpoint(user_dir)) is None:
                     continue
@@ -90,10 +115,10 @@ class UserTrainers:
         metrics = {**report.metrics, "train/user_updates": float(self._trainer.step)}
         return dataclasses.replace(report, step=self.num_updates, metrics=metrics)
 
-    def publish(self, weights_dir: Path, version: int, user: str) -> Path:
-        """Write a user's adapter for engines, under a number of its own."""
-        self._switch_to(user)
-        return self._trainer.publish(weights_dir, version)
+    def publish(self, weights_dir: Path, version: int, adapter: str = "") -> Path:
+        """Write the adapter of the user of that name for engines, under a number of its own."""
+        self._switch_to(adapter)
+        return self._trainer.publish(weights_dir, version, adapter)
 
     def save(self, checkpoint_dir: Path) -> Path:
         """Write a checkpoint of the user who was trained last; returns its directory."""
@@ -105,7 +130,7 @@ class UserTrainers:
     def _switch_to(self, user: str) -> None:
         if user == self._loaded:
             return
-        self._loaded = ""  # should loading fail half-way, nobody's state is taken for whole
+        self._loaded = ""  # a load that fails half-way leaves no state that is taken for whole
         self._trainer.start_anew(user)
         if user in self._latest:
             self._trainer.load(self._latest[user])

@@ -21,8 +21,8 @@ from slime.algorithms.reductions import sum_of_means
 from slime.data.rows import FlatBatch
 from slime.errors import PluginError
 from slime.plugins.policy_loss import PolicyLossHooks
-from slime.trainers.torch import policy_hooks, slime_style
-from slime.trainers.torch.head import TokenHead
+from slime.trainers import policy_hooks, slime_style
+from slime.trainers.token_head import TokenHead
 
 
 @dataclass(frozen=True)

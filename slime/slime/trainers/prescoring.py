@@ -15,23 +15,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from slime.algorithms.losses import reference_kl
 from slime.config.sections import LossConfig, TrainerConfig
-from slime.data.joining import chains, joined
 from slime.data.packing import plan
-from slime.data.rows import Row, rows
+from slime.data.prefix_sharing import chains, merged
+from slime.data.rows import FlatBatch, Row, rows
 from slime.data.sessions import with_later_rewards
 from slime.plugins.losses import LossHook
-from slime.trainers.torch.critic import Critic
-from slime.trainers.torch.ranks import Ranks
-from slime.trainers.torch.values import ScoredBatch
+from slime.trainers.loss_values import ScoredBatch
 from slime.types import Batch, Sample
 
 _OF_TEACHERS = {"untempered_rollout_logprobs", "tempered_teacher_logprobs", "batch"}
+
+
+class ValueModel(Protocol):
+    """A critic."""
+
+    def values(self, flat: FlatBatch, policy_hidden: Tensor | None) -> Tensor:
+        """What is expected before each trainable token, [N]; `policy_hidden` is [T, H]."""
+        ...
+
+
+class DataParallel(Protocol):
+    """This rank among the others."""
+
+    rank: int
+    world_size: int
+
+    def sum_tensor(self, values: Tensor) -> Tensor:
+        """The sum over the ranks of a CPU tensor of one shape on all of them."""
+        ...
 
 
 class Prescorer:
@@ -47,8 +65,8 @@ class Prescorer:
         loss: LossConfig,
         loss_fn: LossHook,
         score: Callable[[Sequence[Row], Sequence[int]], ScoredBatch],
-        critic: Critic | None,
-        ranks: Ranks,
+        critic: ValueModel | None,
+        ranks: DataParallel,
     ) -> None:
         self._loss = loss
         self._score = score
@@ -88,7 +106,7 @@ class Prescorer:
         fed = [[trained[i] for i in chain] for chain in chains([all_rows[i] for i in trained], names)]
         lengths = [all_rows[chain[-1]].length for chain in fed]
         for micro in plan(lengths, self._max_tokens, self._ranks.world_size)[self._ranks.rank]:
-            scores = self._scores([joined([all_rows[index] for index in fed[i]]) for i in micro])
+            scores = self._scores([merged([all_rows[index] for index in fed[i]]) for i in micro])
             indices = [index for i in micro for index in fed[i]]
             for index, part in zip(indices, torch.split(scores, [counts[i] for i in indices], dim=1), strict=True):
                 found[:, starts[index] : starts[index + 1]] = part
