@@ -11,9 +11,8 @@ import asyncio
 import math
 
 import orjson
-from slime.errors import EngineRejected, EngineUnavailable, OpenClawError, RenderError, StoreError
+from slime.errors import EngineRejected, EngineUnavailable, OpenClawError, RenderError, RequestError, StoreError
 
-_MAX_SHOWN_CHARS = 80
 _MAX_MESSAGE_CHARS = 1_000
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -62,20 +61,6 @@ class ApiError(OpenClawError):
         return headers
 
 
-def shown(value: object) -> str:
-    """What a client sent, as an error echoes it: its beginning, on one line."""
-    text = (
-        repr(value[:_MAX_SHOWN_CHARS] if isinstance(value, str) else value)
-        if _is_plain(value)
-        else type(value).__name__
-    )
-    return text if len(text) <= 2 * _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, str | float | bool) or (isinstance(value, int) and abs(value) < 2**64)
-
-
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """A 400 that names the field."""
     return ApiError(400, message, param=param, code=code)
@@ -92,6 +77,8 @@ def as_api_error(error: BaseException) -> ApiError:
             return ApiError(503, "the server is shutting down", type=SERVER, code="shutting_down")
         case ApiError():
             return error
+        case RequestError():
+            return bad_request(str(error), error.field or None, error.code or None)
         case RenderError():
             return bad_request(str(error), "messages")
         case EngineUnavailable():

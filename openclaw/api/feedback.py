@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from slime.errors import nearest
+from slime.errors import nearest, shown
 from slime.types import Feedback, TurnState
 
-from openclaw.api.errors import bad_request, shown
+from openclaw.api.errors import bad_request
 from openclaw.api.exchange import Exchange, json_object
 from openclaw.capture import Capture, Heard
 from openclaw.requests.identity import IDENTITY_FIELDS

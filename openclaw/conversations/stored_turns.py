@@ -14,13 +14,14 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, Protocol
 
+from slime.messages import text_of
 from slime.types import Message, TurnKind, TurnState
 
 from openclaw.conversations.known_turns import KnownTurn, KnownTurns, SessionState
 from openclaw.requests.plain_text import summary_core, text_lines
 from openclaw.requests.reading import KEPT_TEXT, Reading, backward_keys, calls_key, forward_keys, whole_key
 from openclaw.requests.turn_ids import turn_of
-from openclaw.requests.wire_formats import alphanumeric, text_of
+from openclaw.requests.wire_formats import alphanumeric
 
 CAPTURE = "capture"
 """The key of `Turn.details` under which stands what is needed to put a turn back."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slime.messages import text_of
 from slime.types import Message
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -68,19 +69,6 @@ def alphanumeric(call_id: object) -> str:
     """The letters and digits of an id: `call_mock_08` → `callmock08`."""
     text = call_id if isinstance(call_id, str) else ""
     return text if text.isalnum() else "".join(filter(str.isalnum, text))
-
-
-def text_of(content: object) -> str:
-    """The text of a message's content: a string, a list of parts of any dialect, or nothing."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    if len(content) == 1 and isinstance(content[0], dict):
-        text = content[0].get("text")
-        return text if isinstance(text, str) else ""
-    parts = (part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, str | dict))
-    return "\n".join(part for part in parts if isinstance(part, str) and part)
 
 
 def with_text(message: Message, text: str) -> Message:

@@ -3,6 +3,7 @@
 OpenClawError
 ├── ConfigError            a flag, variable, YAML key or file the user wrote; shown as one line, exit code 2
 │   └── PluginError        a hook path, name, signature or output
+├── RequestError           a field of a request or of a recorded conversation that is not as it must be
 ├── RenderError            messages that the model's chat template cannot express
 ├── StoreError             the turn store
 │   ├── StoreUnavailable   locked, full or slow: the same call may succeed later
@@ -35,6 +36,20 @@ class ConfigError(OpenClawError):
 
 class PluginError(ConfigError):
     """A plug-in cannot be loaded or does not fit its hook."""
+
+
+class RequestError(OpenClawError):
+    """What a client asked for, or a file of conversations holds, is wrong.
+
+    Attributes:
+        field: where, e.g. `messages[2].content`; empty when it is the whole.
+        code: what a program may compare, e.g. `context_length_exceeded`; empty when there is none.
+    """
+
+    def __init__(self, message: str, field: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+        self.code = code
 
 
 class RenderError(OpenClawError):
@@ -109,3 +124,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]}?" if matches else ""
+
+
+_MAX_SHOWN_CHARS = 80
+
+
+def shown(value: object) -> str:
+    """What somebody else wrote, as an error message echoes it: its beginning, on one line.
+
+    >>> shown({"a": 1})
+    'dict'
+    """
+    text = (
+        repr(value[:_MAX_SHOWN_CHARS] if isinstance(value, str) else value)
+        if _is_plain(value)
+        else type(value).__name__
+    )
+    return text if len(text) <= 2 * _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | float | bool) or (isinstance(value, int) and abs(value) < 2**64)

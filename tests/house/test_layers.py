@@ -10,7 +10,7 @@ from sources import Source, sources
 
 LAYERS: list[set[str]] = [
     {"slime.types", "slime.errors"},
-    {"slime.private_files"},
+    {"slime.private_files", "slime.messages"},
     {"slime.algorithms", "slime.monitor", "slime.status"},
     {"slime.fields", "slime.protocols", "slime.config"},
     {"slime.store", "slime.data", "slime.chat", "slime.plugins", "slime.weights"},

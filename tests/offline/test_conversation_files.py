@@ -104,7 +104,7 @@ def test_a_directory_is_read_in_the_order_of_names_and_each_object_knows_its_lin
         ('{"turns": [{"prompt": "a"}]}', 'turn 1: "response" must be a text or an assistant message'),
         ('{"turns": [{"prompt": "a", "response": "b", "trainable": "no"}]}', '"trainable" must be true or false'),
         ('{"messages": [{"role": "bot", "content": "a"}]}', "message 1: role 'bot' is not one of"),
-        ('{"messages": [{"role": "user", "content": 3}]}', '"content" must be a text'),
+        ('{"messages": [{"role": "user", "content": 3}]}', "message 1: content must be a string or a list of parts"),
         ('{"messages": "hello"}', "must be a list"),
     ],
 )

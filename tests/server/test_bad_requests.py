@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server_rig import MAX_CONTEXT, StartRig, until
+from slime.errors import RequestError
 
 from openclaw.api.chat_request import parse_chat_request
-from openclaw.api.errors import ApiError
+from openclaw.api.errors import ApiError, as_api_error
 from openclaw.api.exchange import json_object
 
 USER = {"role": "user", "content": "Hi"}
@@ -219,11 +220,11 @@ MESSAGES = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(NAMES, JSON, max_size=6), MESSAGES)
 def test_no_json_upsets_the_parser(fields: dict[str, Any], messages: list[dict[str, Any]]) -> None:
-    refusal = None
+    refusal: ApiError | None = None
     try:
         parse_chat_request({"messages": messages} | fields, 100)
-    except ApiError as error:
-        refusal = error
+    except RequestError as error:
+        refusal = as_api_error(error)
     if refusal is not None:
         assert refusal.status == 400
         assert json.loads(refusal.body())["error"]["message"]

@@ -32,6 +32,7 @@ from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
 from slime.chat.sized_cache import SizedCache
 from slime.chat.tokenizer_files import ChatTokenizer, compile_template, read_tokenizer
 from slime.errors import ConfigError, RenderError
+from slime.messages import parts_of
 from slime.types import Message, Turn
 
 _MARK = "\ufdd0"
@@ -255,7 +256,8 @@ class ChatFormat:
         """A message as templates expect it: text content, known keys, control tokens neutralised."""
         role = message["role"]
         plain: Message = {"role": {"developer": "system", "function": "tool"}.get(role, role)}
-        content = _flatten(message.get("content"))
+        content = message.get("content")
+        content = content if isinstance(content, str) else _flatten(content)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if role == "assistant":
             # Templates look for inline thoughts in old replies; do it for them, their tags are about to be cut.
@@ -324,20 +326,11 @@ class ChatFormat:
 
 def _flatten(content: Any) -> str:
     """Content as one text; parts of a list stand on lines of their own."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
     texts = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif part.get("type") in ("text", "input_text", "output_text"):
-            texts.append(str(part.get("text", "")))
-        elif part.get("type") == "refusal":
-            texts.append(str(part.get("refusal", "")))
-        else:
-            raise RenderError(f"content of type {part.get('type')!r} is not supported: this model reads text only")
+    for kind, text in parts_of(content):
+        if text is None:
+            raise RenderError(f"content of type {kind!r} is not supported: this model reads text only")
+        texts.append(text)
     return "\n".join(texts)
 
 

@@ -28,7 +28,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slime.errors import ConfigError, nearest
+from slime.errors import ConfigError, RequestError, nearest
+from slime.messages import read_message
 from slime.types import Message
 
 SUFFIXES = (".json", ".jsonl")
@@ -39,7 +40,6 @@ _TURN_KEYS = (
 )
 _TYPES = {"main": True, "main_line": True, "side": False}
 _BETWEEN_VALUES = re.compile(r"[\s,]*")
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +271,10 @@ def _tools(value: Any, place: str) -> tuple[dict[str, Any], ...]:
 
 
 def _message(value: Any, place: str) -> Message:
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise ConfigError(f'{place}: a message is an object with a "role" and a "content"')
-    if value["role"] not in _ROLES:
-        raise ConfigError(f"{place}: role {value['role']!r} is not one of {', '.join(_ROLES)}")
-    if not isinstance(value.get("content"), str | list | None):
-        raise ConfigError(f'{place}: "content" must be a text or a list of parts')
-    return value
+    try:
+        return read_message(value, text_only=False)
+    except RequestError as error:
+        raise ConfigError(f"{place}: {error}") from None
 
 
 def _list(value: Any, place: str) -> list[Any]:

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from slime.errors import PluginError
+from slime.messages import text_of
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import GROUP_REWARD, REWARD, same, style_of
 from slime.plugins.loading import describe, load_object
@@ -217,10 +218,4 @@ def _since_last_reply(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 def _text(messages: tuple[Message, ...]) -> str:
     """The words of messages, one paragraph each; parts that are no text are left out."""
-    paragraphs: list[str] = []
-    for message in messages:
-        content = message.get("content") or ""
-        if isinstance(content, list):
-            content = "\n".join(part.get("text", "") for part in content if isinstance(part, Mapping))
-        paragraphs.append(str(content))
-    return "\n\n".join(filter(None, paragraphs))
+    return "\n\n".join(filter(None, (text_of(message.get("content")) for message in messages)))

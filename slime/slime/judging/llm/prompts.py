@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from slime.messages import calls_of, parts_of
 from slime.types import Message, Turn
 
 INSTRUCTIONS = """\
@@ -165,7 +166,7 @@ def describe(messages: Sequence[Message], limit: int = NEXT_STATE_CHARS, nonce: 
             lines.append(f"(… {left_out} messages left out …)")
             continue
         line: dict[str, Any] = {"role": quoted(str(message.get("role", "unknown"))), "content": quoted(_words(message))}
-        if calls := tool_calls(message):
+        if calls := calls_of(message):
             line["calls"] = [{"name": quoted(name), "arguments": quoted(arguments)} for name, arguments in calls]
         # a lone surrogate has no UTF-8, and a line separator would be a line of its own to some readers
         text = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
@@ -174,7 +175,7 @@ def describe(messages: Sequence[Message], limit: int = NEXT_STATE_CHARS, nonce: 
 
 
 def _shown_texts(message: Message) -> list[str]:
-    return [_words(message), *(text for call in tool_calls(message) for text in call)]
+    return [_words(message), *(text for call in calls_of(message) for text in call)]
 
 
 def _share(sizes: Sequence[int], limit: int) -> int:
@@ -191,35 +192,10 @@ def _share(sizes: Sequence[int], limit: int) -> int:
 
 def message_text(message: Message) -> str:
     """The words of a message, and the calls it makes; parts that are not text are named by type."""
-    calls = [f"calls {name}({arguments})" for name, arguments in tool_calls(message)]
+    calls = [f"calls {name}({arguments})" for name, arguments in calls_of(message)]
     return "\n".join(piece for piece in (_words(message), *calls) if piece)
 
 
 def _words(message: Message) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else "\n".join(_part_texts(content))
-
-
-def tool_calls(message: Message) -> list[tuple[str, str]]:
-    """Name and arguments of each tool call; arguments that are not the customary string are written as JSON."""
-    found = []
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            arguments = function.get("arguments", "")
-            found.append((str(function.get("name", "")), arguments if isinstance(arguments, str) else _json(arguments)))
-    return found
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except (RecursionError, ValueError):
-        return "(nested too deep)"
-
-
-def _part_texts(content: Any) -> list[str]:
-    if not isinstance(content, Sequence) or isinstance(content, (str, bytes)):
-        return []
-    parts = [part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in content]
-    return [str(part["text"]) if "text" in part else f"({part.get('type', 'part')})" for part in parts]
+    parts = parts_of(message.get("content"))
+    return "\n".join(f"({kind})" if text is None else text for kind, text in parts)

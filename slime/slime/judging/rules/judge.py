@@ -17,11 +17,12 @@ from collections.abc import Iterator, Sequence
 
 from textblob.en import sentiment
 
-from slime.judging.llm.prompts import message_text, shorten, tool_calls
+from slime.judging.llm.prompts import message_text, shorten
 from slime.judging.rules import phrases
 from slime.judging.rules.evidence import Evidence
 from slime.judging.rules.narrated import narrated
 from slime.judging.rules.tool_results import read_tool_result
+from slime.messages import calls_of
 from slime.types import Message, Turn, Verdict
 
 MAX_CHARS = 4000
@@ -84,7 +85,7 @@ def weigh(next_state: Sequence[Message], asked: Sequence[str], reply: Message) -
 
 def _calls_by_id(reply: Message) -> dict[str, tuple[str, str]]:
     ids = [str(call.get("id")) for call in reply.get("tool_calls") or () if isinstance(call, dict)]
-    calls = tool_calls(reply)
+    calls = calls_of(reply)
     return dict(zip(ids, calls, strict=True)) if len(ids) == len(calls) else {}
 
 
