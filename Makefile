@@ -12,6 +12,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TYPED := build/typed
+# Two workers share the files of tests (tests/order.py): one closing line speaks of all of them.
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: env env-sglang demo test test-long test-fast lint types write
 
@@ -35,13 +38,13 @@ demo: env
 
 # One run of pytest over all tiers but the long one, so that its closing line speaks of all of them.
 test: env env-sglang lint types
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long"
+	$(PYTEST) -m "not long"
 
 test-long: env env-sglang
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -m long
+	$(PYTEST) -m long
 
 test-fast: env
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not sglang and not long"
+	$(PYTEST) -m "not slow and not sglang and not long"
 
 lint: env
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import subprocess
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from order import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from slime.monitor import OURS
+
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 
 # An example's time says how busy the machine is, and nothing about what is tested.
 settings.register_profile("untimed", deadline=None)
@@ -55,8 +59,12 @@ def shared_dir() -> Path:
 @pytest.fixture(scope="session")
 def tiny_model_dir() -> Path:
     """The whole tiny model, for tests that need one which can do something. Building it takes minutes, so that it is
-    kept for the next run of tests, `make test-long` after `make test`; one of other sources is built anew."""
+    kept for the next run of tests, `make test-long` after `make test`; one of other sources is built anew. Of workers
+    that need it at once one builds it, and the others wait."""
     directory = ROOT / "build" / "tiny-model"
+    directory.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "openclaw.cli", "tiny-model", str(directory)]
-    subprocess.run(command, check=True, timeout=1500, capture_output=True)
+    with (directory.parent / "tiny-model.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(command, check=True, timeout=1500, capture_output=True)
     return directory
