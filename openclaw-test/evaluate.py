@@ -34,7 +34,6 @@ from openclaw_test.suites.suites import SUITES, SuiteScore, run_suite
 from openclaw_test.trial import Plan, UserFactory, drifts, run_trial
 from rich.console import Console
 from slime.config.sections import EngineConfig
-from slime.engines.launch import Backend
 from slime.errors import ConfigError, OpenClawError, nearest
 from slime.monitor import configure_logging
 from slime.types import Message
@@ -209,7 +208,7 @@ async def evaluate_model(
     log_dir: Path,
     *,
     base: Path | None = None,
-    backend: Backend | None = None,
+    backend: str = "",
 ) -> Evaluated:
     """Serve a model, and evaluate it; EngineUnavailable when it cannot be served."""
     async with serve_model(model.directory, log_dir, engine, backend) as served:

@@ -20,7 +20,7 @@ from openai import APIError, AsyncOpenAI, OpenAIError
 from openclaw_test.training_run import last_lines
 from slime.config.sections import EngineConfig, ModelConfig
 from slime.engines.client import HttpEngine
-from slime.engines.launch import Backend, free_port, leashed, start_engine, with_token
+from slime.engines.launch import dying_with_parent, free_port, start_engine, with_token
 from slime.errors import ConfigError, EngineUnavailable
 
 _START_S = 120.0
@@ -45,7 +45,7 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def running_engine(
-    model_dir: Path, log_path: Path, config: EngineConfig, backend: Backend | None = None
+    model_dir: Path, log_path: Path, config: EngineConfig, backend: str = ""
 ) -> AsyncIterator[HttpEngine]:
     """An engine on a model directory."""
     config = with_token(config)
@@ -58,9 +58,7 @@ async def running_engine(
 
 
 @contextlib.asynccontextmanager
-async def serve_model(
-    model_dir: Path, log_dir: Path, config: EngineConfig, backend: Backend | None = None
-) -> AsyncIterator[Served]:
+async def serve_model(model_dir: Path, log_dir: Path, config: EngineConfig, backend: str = "") -> AsyncIterator[Served]:
     """Engine and server on a model directory; nothing said to them is captured.
 
     Raises:
@@ -73,7 +71,7 @@ async def serve_model(
         log_path = log_dir / "server.log"
         with log_path.open("ab") as log:
             server = await asyncio.create_subprocess_exec(
-                *leashed([*command, "--engine-url", engine.base_url]),
+                *dying_with_parent([*command, "--engine-url", engine.base_url]),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

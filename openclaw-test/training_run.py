@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
-from slime.engines.launch import free_port, leashed
+from slime.engines.launch import dying_with_parent, free_port
 from slime.errors import TrainerError
 from slime.monitor import read_metrics
 
@@ -106,7 +106,7 @@ class TrainingRun:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *leashed(self._command),
+                *dying_with_parent(self._command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -35,7 +35,7 @@ from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import check_model_dir
 from slime.config.sections import Config, EngineConfig, ServerConfig
-from slime.config.startup import check_sglang
+from slime.engines.backends import check_engine
 from slime.engines.client import HttpEngine
 from slime.engines.launch import free_port, with_token
 from slime.engines.serving import Serving
@@ -91,7 +91,7 @@ async def serve(config: Config) -> None:
     """
     check_exposure(config.server)
     _check_gpus(config)
-    check_sglang(config.engine)
+    check_engine(config.engine)
     model = load_model(config)
     with bind(config.server) as listener:
         capture = open_capture(config.server)

@@ -21,8 +21,9 @@ from functools import partial
 
 from slime.chat import ChatFormat, ReplyParser
 from slime.config.sections import LoraConfig
+from slime.engines.dialect import join_deltas
 from slime.protocols import Delta, GenerateRequest
-from slime.types import Completion, SamplingParams, VersionSpan
+from slime.types import Completion, SamplingParams
 
 from openclaw.api.chat_reply import ChatReply, error_event, usage_of
 from openclaw.api.chat_request import ChatRequest, parse_chat_request
@@ -113,7 +114,7 @@ class ChatCompletions:
                 await (self._stream(exchange, job) if request.stream else self._answer(exchange, job))
         except (Exception, asyncio.CancelledError) as error:
             reason = "the client left" if isinstance(error, ClientGone) else f"{error or type(error).__name__}"
-            sent = job.generated(joined(job.deltas, "abort")) if job is not None and job.deltas else None
+            sent = job.generated(join_deltas(job.deltas, "abort")) if job is not None and job.deltas else None
             turn.abandon(reason, sent)
             if exchange.is_started and not isinstance(error, ClientGone):
                 log.warning("stream failed turn=%s error=%s", turn.turn_id, reason)
@@ -181,7 +182,7 @@ class ChatCompletions:
                     if chunks := self._chunks(job, delta):
                         await _open(exchange, job)
                         await exchange.push(chunks)
-            completion = joined(job.deltas)
+            completion = join_deltas(job.deltas)
             outcome = await job.turn.commit(job.generated(completion))
         await _open(exchange, job)
         job.turn.delivered()
@@ -200,27 +201,6 @@ class ChatCompletions:
         if token_ids and token_ids[-1] in self._model.chat.stop_token_ids:
             token_ids, logprobs = token_ids[:-1], logprobs[:-1]
         job.reply.tokens(token_ids, logprobs)
-
-
-def joined(deltas: Sequence[Delta], finish_reason: str = "") -> Completion:
-    """What deltas amount to; for a reply that broke off, the versions are those its deltas came with."""
-    spans: list[VersionSpan] = list(deltas[-1].spans)
-    if not spans:
-        position = 0
-        for delta in deltas:
-            end = position + len(delta.token_ids)
-            if spans and spans[-1].version == delta.version:
-                spans[-1] = replace(spans[-1], end=end)
-            elif end > position:
-                spans.append(VersionSpan(delta.version, position, end))
-            position = end
-    return Completion(
-        token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
-        logprobs=tuple(logprob for delta in deltas for logprob in delta.logprobs),
-        text="".join(delta.text for delta in deltas),
-        finish_reason=finish_reason or deltas[-1].finish_reason or "abort",
-        spans=tuple(spans),
-    )
 
 
 async def _open(exchange: Exchange, job: _Job) -> None:

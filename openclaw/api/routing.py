@@ -41,11 +41,9 @@ def route(lora: LoraConfig, headers: Mapping[str, str], body: Mapping[str, Any])
     >>> route(LoraConfig(use_lora=True, adapter_per="user"), {"authorization": "Bearer k1"}, {"user": "ada"})
     Route(adapter='user-…', source='user-…')
     """
-    if not lora.use_lora or lora.lora_publish == "merged":
-        return Route()
-    if lora.adapter_per == "run":
+    if lora.served_per != "user":
         return Route(adapter=lora.shared_adapter)
     user = headers.get(USER_HEADER) or body.get("user")
     named = f"{bearer_of(headers)}\0{user if isinstance(user, str) else ''}"
     name = "user-" + hashlib.blake2b(named.encode(), digest_size=8).hexdigest()
-    return Route(adapter=name, source=name)
+    return Route(adapter=lora.adapter_of(name), source=name)

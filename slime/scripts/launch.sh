@@ -83,7 +83,7 @@ address="${RAY_ADDRESS:-http://127.0.0.1:$dashboard_port}"
 if [[ -n "$is_here" ]] && ! answers "$address"; then
     RAY_AUTH_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(32))')"
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_USAGE_STATS_ENABLED=0
-    python "$root/slime/slime/engines/leash.py" $$ python -m slime.cluster.head "$dashboard_port" > /dev/null &
+    python "$root/slime/slime/engines/die_with_parent.py" $$ python -m slime.cluster.head "$dashboard_port" > /dev/null &
     head_pid=$!
     token_file="$(mktemp "${TMPDIR:-/tmp}/openclaw-rl-ray-token.XXXXXX")" # readable by this user alone
     echo "$RAY_AUTH_TOKEN" > "$token_file"

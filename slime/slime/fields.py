@@ -38,6 +38,13 @@ class Field:
     fill: float
     meaning: str = ""
 
+    @property
+    def filler(self) -> float | int | tuple[()]:
+        """What stands at a token that lacks the field: `fill` in the field's type, or an empty row."""
+        if self.level == "token_k":
+            return ()
+        return self.fill if self.dtype == "float32" else int(self.fill)
+
 
 _FIELDS: dict[str, Field] = {}
 

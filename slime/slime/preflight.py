@@ -21,6 +21,7 @@ from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import refuse_float16
 from slime.config.startup import check_startup, warnings
+from slime.engines.backends import check_engine
 from slime.engines.serving import read_serving
 from slime.errors import ConfigError, OpenClawError
 
@@ -57,6 +58,7 @@ def check(config: Config) -> Plan:
         ConfigError: one line that names the setting and the way out.
     """
     check_startup(config)
+    check_engine(config.engine)
     for warning in warnings(config):
         log.warning("%s", warning)
     _check_gpus(config)

@@ -105,7 +105,7 @@ def test_gpu_lists_and_a_judge_model_make_other_settings_plain():
         (["--port", "70000"], "--port: '70000' is out of bounds; give an integer ≥ 0 and ≤ 65535"),
         (["--port", "8.5"], "--port: '8.5' is not an integer ≥ 0 and ≤ 65535"),
         (["--lr", "nan"], "--lr: 'nan' is out of bounds; give a number ≥ 0"),
-        (["--backend", "sglnag"], "--backend: 'sglnag' is not one of embedded, sglang; did you mean sglang?"),
+        (["--backend", "sglnag"], "--backend: 'sglnag' is not one of embedded, sglang, scripted; did you mean sglang?"),
         (["--backend", "vllm"], "--backend: the vLLM backend is not built yet; use embedded or sglang"),
         (["--debug=perhaps"], "--debug: 'perhaps' is not yes or no; write true or false"),
         (["--lr"], "--lr: expected one argument"),

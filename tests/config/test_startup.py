@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from slime.config.loader import resolve
-from slime.config.startup import check_sglang, check_startup, warnings
+from slime.config.startup import check_startup, warnings
 from slime.errors import ConfigError
 
 
@@ -49,15 +49,6 @@ def model_dir(tmp_path: Path) -> Path:
         (["--resume-from-checkpoint", "{model}"], "no state.json in it; name a directory checkpoint-N"),
         (["--use-wandb"], "--use-wandb needs the package wandb, which is not installed: pip install wandb"),
         (["--use-lora"], "--use-lora needs the package peft, which is not installed: pip install peft"),
-        (["--backend", "sglang"], "--backend sglang: SGLang is not installed for "),
-        (
-            ["--backend", "sglang", "--sglang-python", "/nowhere/python"],
-            "--sglang-python /nowhere/python: cannot be run",
-        ),
-        (
-            ["--backend", "sglang", "--sglang-python", sys.executable],
-            "SGLang is not installed there; see docs/sglang.md",
-        ),
         (["--lora-rank", "64"], "add --use-lora"),
         (["--engine-gpus", "0"], "--engine-gpus 0 is the server's"),
         (["--judge-quorum", "4"], "--judge-quorum 4 can never be reached with --majority-vote-n 3"),
@@ -87,10 +78,6 @@ def test_a_wrong_checkpoint_is_answered_with_those_that_are_there(model_dir, tmp
     argv = ["--model-path", str(model_dir), "--resume-from-checkpoint", f"{tmp_path}/checkpoint-500"]
     with pytest.raises(ConfigError, match=f"no such checkpoint; there are {tmp_path}/checkpoint-7"):
         check_startup(resolve(argv, {}).config)
-
-
-def test_an_engine_that_is_attached_needs_no_sglang_here():
-    check_sglang(resolve(["--backend", "sglang", "--engine-url", "http://10.0.0.1:30000"], {}).config.engine)
 
 
 def test_a_model_that_hardly_fits_is_warned_about(model_dir):

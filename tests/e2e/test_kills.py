@@ -67,7 +67,7 @@ def find(run: TrainingRun, words: str) -> psutil.Process | None:
     found = [
         process
         for process in psutil.Process(run.pid).children(recursive=True)
-        if words in " ".join(process.cmdline()) and "leash" not in " ".join(process.cmdline())
+        if words in " ".join(process.cmdline()) and "die_with_parent" not in " ".join(process.cmdline())
     ]
     return found[0] if found else None
 

@@ -11,7 +11,8 @@ import torch
 from random_model import build_random_model
 from slime.cluster.fleet import Fleet
 from slime.config.sections import EngineConfig, LoraConfig, ModelConfig
-from slime.engines.launch import adapter_flags, start_engine
+from slime.engines.backends import sglang
+from slime.engines.launch import start_engine
 from slime.errors import EngineRejected, EngineUnavailable
 from slime.weights import Adapter, LoraShape, write_adapter
 
@@ -123,11 +124,10 @@ async def test_what_an_engine_may_still_be_loading_is_in_use(model_dir: Path, tm
 
 
 def test_sglang_is_told_what_adapters_will_come() -> None:
-    engine = EngineConfig(backend="sglang")
-    flags = adapter_flags(
-        MODEL, engine, LoraConfig(use_lora=True, lora_rank=4, lora_target_modules="q_proj,v_proj"), {}
-    )
-    assert flags[:6] == ("--enable-lora", "--max-lora-rank", "4", "--lora-target-modules", "q_proj", "v_proj")
-    assert "all" in adapter_flags(MODEL, engine, LORA, {})
-    assert adapter_flags(MODEL, engine, LoraConfig(), {}) == ()
-    assert adapter_flags(MODEL, engine, LoraConfig(use_lora=True, lora_publish="merged"), {}) == ()
+    few = LoraConfig(use_lora=True, lora_rank=4, lora_target_modules="q_proj,v_proj")
+    flags = sglang.BACKEND.adapter_flags(few, {}, is_cpu=False)
+    assert flags == ("--enable-lora", "--max-lora-rank", "4", "--lora-target-modules", "q_proj", "v_proj")
+    assert "all" in sglang.BACKEND.adapter_flags(LORA, {}, is_cpu=True)
+    assert sglang.BACKEND.adapter_flags(LoraConfig(), {}, is_cpu=True) == ()
+    merged = LoraConfig(use_lora=True, lora_publish="merged")
+    assert sglang.BACKEND.adapter_flags(merged, {}, is_cpu=True) == ()

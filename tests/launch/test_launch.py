@@ -50,7 +50,7 @@ def launch(tmp_path: Path):
     (tmp_path / "slime/scripts").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "slime/slime/engines").mkdir(parents=True)
-    for file in ("slime/scripts/launch.sh", "slime/slime/engines/leash.py"):
+    for file in ("slime/scripts/launch.sh", "slime/slime/engines/die_with_parent.py"):
         shutil.copy(ROOT / file, tmp_path / file)
     (tmp_path / "slime/train.py").write_text(PROGRAM)
     model_dir = looks_like_a_model(tmp_path / "model")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slime.engines.launch import free_port, leashed
+from slime.engines.launch import dying_with_parent, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def terminal(cwd: Path, *command: object) -> Iterator[subprocess.Popen[bytes]]:
     """A program that runs until the block ends; it must then stop in order."""
     name = str(command[0]).removesuffix(".py")
-    line = leashed([sys.executable, str(ROOT / str(command[0])), *map(str, command[1:])])
+    line = dying_with_parent([sys.executable, str(ROOT / str(command[0])), *map(str, command[1:])])
     with (cwd / f"{name}.log").open("wb") as output:
         process = subprocess.Popen(line, cwd=cwd, stdout=output, stderr=output)
         try:
@@ -74,7 +74,7 @@ def test_what_is_said_at_the_first_is_trained_by_the_third_and_served_by_the_fir
                     reply = ask(f"{url}/v1/chat/completions", {"model": "tiny", "messages": chat, "max_tokens": 20})
                     chat += [reply["choices"][0]["message"], {"role": "user", "content": following}]
             done = subprocess.run(
-                leashed([sys.executable, str(ROOT / train[0]), *train[1:]]),
+                dying_with_parent([sys.executable, str(ROOT / train[0]), *train[1:]]),
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,

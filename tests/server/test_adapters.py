@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from server_rig import Rig, StartRig
 from slime.config.sections import LoraConfig
-from slime.engines.adapters import FRESH_S
+from slime.engines.adapter_versions import FRESH_S
 from slime.engines.dialect import LoadAdapterCall
 from slime.types import Turn
 

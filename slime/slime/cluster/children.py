@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayError
 
 from slime.config import EngineConfig, ModelConfig
-from slime.engines.launch import EngineProcess, leashed, start_engine
+from slime.engines.launch import EngineProcess, dying_with_parent, start_engine
 from slime.engines.supervisor import Supervisor
 from slime.errors import EngineKilled, EngineUnavailable
 from slime.private_files import open_private
@@ -71,7 +71,7 @@ class CommandHolder:
         """Start it; returns its pid at once."""
         with open_private(Path(log_path)) as output:
             self._process = await asyncio.create_subprocess_exec(
-                *leashed(command),
+                *dying_with_parent(command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

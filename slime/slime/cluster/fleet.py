@@ -18,9 +18,11 @@ from typing import Any
 
 from slime.cluster.children import Child, EngineActor
 from slime.config import EngineConfig, ModelConfig
+from slime.config.gpus import compute_device
 from slime.config.sections import LoraConfig
+from slime.engines.backends import backend_named
 from slime.engines.client import HttpEngine
-from slime.engines.launch import adapter_flags, free_port
+from slime.engines.launch import free_port
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.weights import is_adapter, read_manifest
 
@@ -51,6 +53,7 @@ class Fleet:
         self._model = model
         self._config = engine
         self._lora = lora
+        self._backend = backend_named(engine.backend)
         self._published: tuple[Path, int] | None = None
         self._adapters: dict[str, tuple[Path, int]] = {}
         self._handed: dict[int, set[Path]] = {}
@@ -62,7 +65,7 @@ class Fleet:
                 token=engine.engine_token,
                 timeout_s=engine.engine_timeout_s,
                 stall_s=engine.generation_stall_s,
-                pause_mode=None if engine.backend == "embedded" else "retract",
+                pause_mode=self._backend.pause_mode,
             )
             for url in self.urls
         ]
@@ -77,8 +80,10 @@ class Fleet:
             self._hand(index, weights_dir, *(adapter_dir for adapter_dir, _ in self._adapters.values()))
             device = self._model.device if gpus else "cpu"  # "auto" would find GPUs that are somebody else's
             model = replace(self._model, model_path=str(weights_dir), device=device)
-            flags = ("--weight-version", str(version), *adapter_flags(model, self._config, self._lora, self._adapters))
-            return model, self._config, str(log_path), port, gpus, flags
+            flags = self._backend.adapter_flags(
+                self._lora, self._adapters, is_cpu=compute_device(model.device) == "cpu"
+            )
+            return model, self._config, str(log_path), port, gpus, ("--weight-version", str(version), *flags)
 
         return Child(f"engine {index}", EngineActor, arguments, lambda: self._catch_up(index))
 

@@ -6,7 +6,7 @@ time to first token is 1.1 times a quiet run's with the one and 2.4 times with t
 `benchmarks/serving_while_training.py`.
 
 Linux may weigh sessions against each other before it looks at their processes (`autogroup`), which is why engines,
-server and trainer share one session, and only have process groups of their own (`slime.engines.leash`).
+server and trainer share one session, and only have process groups of their own (`slime.engines.die_with_parent`).
 """
 
 from __future__ import annotations

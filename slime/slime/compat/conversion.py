@@ -16,7 +16,7 @@ from typing import Any
 from slime.data.fitness import why_no_logprobs, why_no_reward
 from slime.engines.dialect import version_from_wire
 from slime.errors import PluginError
-from slime.fields import Field, fields
+from slime.fields import fields
 from slime.plugins.slime_sample import Group, Sample, flatten
 from slime.types import Sample as TrainSample
 from slime.types import SampleGroup
@@ -106,7 +106,7 @@ def to_train_sample(
     return TrainSample(
         token_ids=tuple(sample.tokens),
         streams={
-            name: (*[_fill(declared[name])] * before, *_of_response(name, stream, sample))
+            name: (*[declared[name].filler] * before, *_of_response(name, stream, sample))
             for name, stream in streams.items()
         },
         values=values,
@@ -125,12 +125,6 @@ def _of_response(name: str, stream: Sequence[Any], sample: Sample) -> Sequence[A
     if len(stream) != sample.response_length:
         raise PluginError(f"{name} has {len(stream)} entries for a response of {sample.response_length} tokens")
     return stream
-
-
-def _fill(declared: Field) -> Any:
-    if declared.level == "token_k":
-        return ()
-    return declared.fill if declared.dtype == "float32" else int(declared.fill)
 
 
 def _check_lengths(sample: Sample) -> None:

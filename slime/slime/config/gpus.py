@@ -84,3 +84,12 @@ def _listed(environ: Mapping[str, str]) -> tuple[str, ...]:
 def _is_among(gpu: str, present: Sequence[str]) -> bool:
     """Whether a GPU is one of those; of a UUID its beginning will do."""
     return any(gpu == name or (gpu.startswith(("GPU-", "MIG-")) and name.startswith(gpu)) for name in present)
+
+
+def compute_device(name: str) -> str:
+    """Where to compute: as asked for, e.g. `cuda:1`; `auto` is `cuda` where there is a GPU, else `cpu`."""
+    if name != "auto":
+        return name
+    import torch  # seconds: a server with an engine of its own somewhere else needs to know nothing of it
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

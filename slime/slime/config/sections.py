@@ -17,6 +17,8 @@ from slime.errors import ConfigError
 
 SHARED_ADAPTER = "policy"
 """The name of the adapter that everybody is served with: what the trainer publishes and samplers ask for."""
+ALL_LINEAR = "all-linear"
+"""`--lora-target-modules` for every linear layer but the output's."""
 
 
 def option(
@@ -47,7 +49,7 @@ class ModelConfig:
 class EngineConfig:
     """The engines that generate."""
 
-    backend: Literal["embedded", "sglang"] = option("embedded", "which engine the server or the cluster starts")
+    backend: Literal["embedded", "sglang", "scripted"] = option("embedded", "which engine the server or the cluster starts; scripted: no model, for dry runs")
     sglang_python: str = option("", "Python of the environment that has SGLang; this one when empty", env=("SGLANG_PYTHON",), needs=when.SGLANG)
     engine_gpus: str = option("", "GPUs that the server's own engine sees, e.g. 0,1; all there are when empty")
     engine_url: str = option("", "attach to running engines at these URLs (comma-separated) instead of starting any", env=("ENGINE_URL",))
@@ -251,7 +253,7 @@ class LoraConfig:
     lora_rank: int = option(8, "rank of the adapter", env=("LORA_RANK",), ge=1)
     lora_alpha: float = option(16.0, "what the adapter's output is multiplied by, times the rank", env=("LORA_ALPHA",), gt=0)
     lora_dropout: float = option(0.0, "share of the adapter's inputs that are dropped in training", env=("LORA_DROPOUT",), ge=0, lt=1)
-    lora_target_modules: str = option("all-linear", "names of the linear layers to adapt, comma-separated; all-linear: all but the output layer")
+    lora_target_modules: str = option(ALL_LINEAR, "names of the linear layers to adapt, comma-separated; all-linear: all but the output layer")
     lora_publish: Literal["adapter", "merged"] = option("adapter", "what engines are sent: the adapter alone, or whole weights with it merged in, for engines without adapters")
     adapter_per: Literal["run", "user"] = option("run", "one adapter that everybody is served with, or one for each user")
 
@@ -264,6 +266,10 @@ class LoraConfig:
     def shared_adapter(self) -> str:
         """The adapter that every sampler of the run asks, `policy`; empty where engines serve the policy's weights whole, or an adapter is one user's."""
         return SHARED_ADAPTER if self.served_per == "run" else ""
+
+    def adapter_of(self, source: str) -> str:
+        """The adapter that answers the requests of a source: everybody's, the source's own, or none."""
+        return source if self.served_per == "user" else self.shared_adapter
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,12 @@ Everything here takes a fraction of a second. What takes torch (plug-ins, signat
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from slime.config import conditions
 from slime.config.model_dir import check_model_dir, parameter_bytes, writes_function_tags
-from slime.config.sections import Config, EngineConfig, JudgeConfig, LoraConfig
+from slime.config.sections import Config, JudgeConfig, LoraConfig
 from slime.errors import ConfigError
 
 _BYTES_TRAINED = 16
@@ -38,7 +36,6 @@ def check_startup(config: Config) -> None:
     _check_packages(config)
     if config.engine.engine_gpus:
         raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
-    check_sglang(config.engine)
 
 
 def warnings(config: Config) -> Iterator[str]:
@@ -58,25 +55,6 @@ def warnings(config: Config) -> Iterator[str]:
             f"--use-lora takes about {count * _BYTES_READ / 1e9:.0f} GB, --offload-optimizer-state leaves out "
             f"{count * 8 / 1e9:.0f} GB"
         )
-
-
-def check_sglang(engine: EngineConfig) -> None:
-    """Raises ConfigError where SGLang is to be started and is not installed."""
-    if engine.backend != "sglang" or engine.engine_url:
-        return
-    python = engine.sglang_python or sys.executable
-    remedy = "see docs/sglang.md, which installs it beside this environment; or give --backend embedded"
-    if not engine.sglang_python:
-        if importlib.util.find_spec("sglang") is None:
-            raise ConfigError(f"--backend sglang: SGLang is not installed for {python}; {remedy}")
-        return
-    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
-    try:
-        found = subprocess.run([python, "-c", question], capture_output=True, timeout=30, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        raise ConfigError(f"--sglang-python {python}: cannot be run; {remedy}") from None
-    if not found:
-        raise ConfigError(f"--sglang-python {python}: SGLang is not installed there; {remedy}")
 
 
 def _check_judge(config: Config) -> None:

@@ -95,7 +95,7 @@ def _extends(turn: Turn, earlier: Turn) -> bool:
 def _sample(chain: Sequence[ScoredTurn], source: str) -> Sample:
     names = ["loss_mask", "rollout_logprobs", "policy_versions", "rewards", "turn_index"]
     names += sorted({name for scored in chain for name in scored.streams} - set(names))
-    fill = {name: _fill(name) for name in names}
+    fill = {name: declaration(name).filler for name in names}
     token_ids: list[int] = []
     streams: dict[str, list[Any]] = {name: [] for name in names}
     for index, scored in enumerate(chain):
@@ -131,10 +131,3 @@ def _sample(chain: Sequence[ScoredTurn], source: str) -> Sample:
 def _ancestors(turn: Turn) -> tuple[str, ...] | None:
     """As the store said; else its parent by itself, where it has one."""
     return turn.ancestors if turn.ancestors is not None or turn.parent_id is None else (turn.parent_id,)
-
-
-def _fill(name: str) -> float | int | tuple[()]:
-    declared = declaration(name)
-    if declared.level == "token_k":
-        return ()
-    return declared.fill if declared.dtype == "float32" else int(declared.fill)

@@ -34,7 +34,7 @@ from tenacity import (
 )
 
 from slime.engines import dialect
-from slime.engines.adapters import AdapterVersions, Loaded, labelled, labelled_delta, superseded
+from slime.engines.adapter_versions import AdapterVersions, Loaded, labelled, labelled_delta, superseded
 from slime.engines.dialect import PauseMode
 from slime.errors import EngineError, EngineFailed, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, GenerateRequest, TokenScores

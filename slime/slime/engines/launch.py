@@ -1,6 +1,6 @@
 """Engine processes: started with the flags their kind needs, watched until they are ready, gone when their owner is.
 
-    start_engine ─▶ leash ─▶ python -m slime.engines.embedded | sglang.launch_server | slime.engines.scripted
+    start_engine ─▶ die_with_parent ─▶ the command line of its backend (engines/backends)
                  ─▶ wait until /health_generate answers, the process dies, or the deadline passes ─▶ EngineProcess
 
 The process belongs to the thread that started it: when that ends, the kernel kills it. Its output goes to a log file.
@@ -19,19 +19,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
-from slime.config.sections import EngineConfig, LoraConfig, ModelConfig
-from slime.engines import leash
+from slime.config.gpus import compute_device
+from slime.config.sections import EngineConfig, ModelConfig
+from slime.engines import die_with_parent
+from slime.engines.backends import Launch, backend_named
 from slime.engines.client import HttpEngine
-from slime.engines.dialect import adapter_to_wire, version_to_wire
+from slime.engines.dialect import version_to_wire
 from slime.errors import EngineError, EngineKilled, EngineUnavailable
 from slime.private_files import new_secret, open_private, write_private
 
-Backend = Literal["embedded", "sglang", "scripted"]
-
-ALL_LINEAR = "all-linear"
-_CPU_KV_TOKENS = 32768  # SGLang sizes its cache by free GPU memory; on a CPU that would be most of the machine
 _POLL_S = 0.2
 
 
@@ -79,7 +76,7 @@ async def start_engine(
     engine: EngineConfig,
     *,
     log_path: Path,
-    backend: Backend | None = None,
+    backend: str = "",
     host: str = "127.0.0.1",
     port: int = 0,
     gpus: str = "",
@@ -88,8 +85,7 @@ async def start_engine(
 ) -> EngineProcess:
     """Start an engine and return when it generates.
 
-    With `engine.engine_token` it listens behind that token, which neither `ps` nor the environment shows: our engines
-    read it from standard input, SGLang from a file that is gone once it is up.
+    With `engine.engine_token` it listens behind that token, which neither `ps` nor the environment shows.
 
     Args:
         backend: another one than `engine.backend`.
@@ -103,23 +99,25 @@ async def start_engine(
         EngineUnavailable: it ended by itself, or was not ready in `engine.engine_start_timeout_s`; with its log's end.
     """
     port = port or free_port(host)
-    kind = backend or engine.backend
-    command = engine_command(kind, model, engine, host=host, port=port, gpus=gpus)
-    token_file = log_path.with_suffix(f".{port}.yaml") if kind == "sglang" and engine.engine_token else None
-    reads_token = bool(engine.engine_token) and token_file is None
-    if token_file is not None:
+    chosen = backend_named(backend or engine.backend)
+    launch = prepare(model, engine, host=host, port=port, gpus=gpus)
+    token_file, reads_token = None, False
+    if engine.engine_token and chosen.token_from == "config":
+        token_file = log_path.with_suffix(f".{port}.yaml")
         write_private(token_file, json.dumps({"api-key": engine.engine_token}))
         extra_args = (*extra_args, "--config", str(token_file))
-    elif reads_token:
+    elif engine.engine_token:
+        reads_token = True
         extra_args = (*extra_args, "--token-from-stdin")
+    visible = {"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}
     with open_private(log_path) as log:
         process = await asyncio.create_subprocess_exec(
-            *leashed(command),
+            *dying_with_parent(chosen.command(launch)),
             *extra_args,
             stdin=asyncio.subprocess.PIPE if reads_token else asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **_environment(kind, is_cpu=_is_cpu(model), gpus=gpus), **(environment or {})},
+            env={**os.environ, **chosen.environment(launch), **visible, **(environment or {})},
         )
     if process.stdin is not None:
         process.stdin.write(f"{engine.engine_token}\n".encode())
@@ -159,16 +157,8 @@ async def _wait_until_ready(started: EngineProcess, engine: EngineConfig) -> Non
     )
 
 
-def engine_command(
-    backend: Backend,
-    model: ModelConfig,
-    engine: EngineConfig,
-    *,
-    host: str,
-    port: int,
-    gpus: str = "",
-) -> list[str]:
-    """The command line of an engine; it serves under the version that the weights' manifest names."""
+def prepare(model: ModelConfig, engine: EngineConfig, *, host: str, port: int, gpus: str = "") -> Launch:
+    """What a backend makes a command line of; the engine serves under the version that the weights' manifest names."""
     from slime.weights import MANIFEST_FILE, read_manifest  # brings torch, which takes seconds
 
     model_dir = Path(model.model_path)
@@ -177,33 +167,7 @@ def engine_command(
     shared += ["--weight-version", version_to_wire(version), "--incremental-streaming-output"]
     shared += ["--max-running-requests", str(engine.max_running_requests)]
     shared += ["--max-queued-requests", str(engine.max_queued_requests)]
-    if backend == "scripted":
-        return [sys.executable, "-m", "slime.engines.scripted", *shared]
-    if engine.max_context_len:
-        shared += ["--context-length", str(engine.max_context_len)]
-    if backend == "embedded":
-        return [
-            sys.executable,
-            "-m",
-            "slime.engines.embedded",
-            *shared,
-            "--device",
-            model.device,
-            "--dtype",
-            model.dtype,
-        ]
-    return [engine.sglang_python or sys.executable, "-m", "sglang.launch_server", *shared, *_sglang_flags(model, gpus)]
-
-
-def _sglang_flags(model: ModelConfig, gpus: str) -> list[str]:
-    # Without --sleep-on-idle an idle scheduler keeps a core busy.
-    flags = ["--sleep-on-idle", "--skip-server-warmup"]
-    if _is_cpu(model):
-        dtype = "float32" if model.dtype == "auto" else model.dtype
-        flags += ["--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule"]
-        return [*flags, "--dtype", dtype, "--max-total-tokens", str(_CPU_KV_TOKENS)]
-    num_gpus = len(gpus.split(",")) if gpus else 1
-    return [*flags, "--dtype", model.dtype, "--tp", str(num_gpus)]
+    return Launch(model, engine, tuple(shared), gpus, compute_device(model.device) == "cpu")
 
 
 def with_token(engine: EngineConfig) -> EngineConfig:
@@ -211,51 +175,9 @@ def with_token(engine: EngineConfig) -> EngineConfig:
     return engine if engine.engine_token else replace(engine, engine_token=new_secret())
 
 
-def adapter_flags(
-    model: ModelConfig, engine: EngineConfig, lora: LoraConfig, adapters: Mapping[str, tuple[Path, int]]
-) -> tuple[str, ...]:
-    """Further flags of an engine that serves adapters.
-
-    Args:
-        adapters: directory and version by name: what it starts with.
-    """
-    if not lora.use_lora or lora.lora_publish == "merged":
-        return ()
-    flags: list[str] = []
-    if engine.backend == "sglang":
-        targets = "all" if lora.lora_target_modules == ALL_LINEAR else lora.lora_target_modules
-        flags += ["--enable-lora", "--max-lora-rank", str(lora.lora_rank), "--lora-target-modules"]
-        flags += targets.replace(",", " ").split()
-        flags += ["--lora-backend", "torch_native"] if _is_cpu(model) else []
-    if adapters:
-        named = [f"{adapter_to_wire(name, version)}={path}" for name, (path, version) in adapters.items()]
-        flags += ["--lora-paths", *named]
-    return tuple(flags)
-
-
-def _environment(backend: Backend, *, is_cpu: bool, gpus: str) -> dict[str, str]:
-    variables: dict[str, str] = {}
-    if is_cpu and backend != "scripted":
-        # Several processes share the cores; with a thread a core in each they mostly wait for each other.
-        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-    if is_cpu and backend == "sglang":
-        variables["SGLANG_USE_CPU_ENGINE"] = "1"
-    if gpus:
-        variables["CUDA_VISIBLE_DEVICES"] = gpus
-    return variables
-
-
-def _is_cpu(model: ModelConfig) -> bool:
-    if model.device != "auto":
-        return model.device == "cpu"
-    import torch  # seconds: a server with an engine of its own somewhere else needs to know nothing of it
-
-    return not torch.cuda.is_available()
-
-
-def leashed(command: Sequence[str]) -> list[str]:
-    """The command of a process that dies with the thread that starts it."""
-    return [sys.executable, "-S", "-E", leash.__file__, str(os.getpid()), *command]
+def dying_with_parent(command: Sequence[str]) -> list[str]:
+    """The command of a process that the kernel ends with the thread that starts it."""
+    return [sys.executable, "-S", "-E", die_with_parent.__file__, str(os.getpid()), *command]
 
 
 def free_port(host: str = "127.0.0.1") -> int:

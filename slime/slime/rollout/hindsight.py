@@ -112,7 +112,5 @@ def hint_source(config: Config, model: ChatModel | None) -> HintSource:
 
 
 def adapter_of(lora: LoraConfig) -> Callable[[Turn], str]:
-    """Whose adapter a turn was answered with, as `openclaw.api.routing` routes requests; empty: the base's weights."""
-    if lora.use_lora and lora.lora_publish == "adapter" and lora.adapter_per == "user":
-        return lambda turn: str(turn.details.get("source", ""))
-    return lambda turn: lora.shared_adapter
+    """The adapter that answered a turn; empty: the base."""
+    return lambda turn: lora.adapter_of(str(turn.details.get("source", "")))

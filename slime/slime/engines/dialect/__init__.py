@@ -19,7 +19,7 @@ claimed of SGLang is asserted of the real one by tests/engines/conformance.py. C
 - `ignore_eos` switches `stop_token_ids` off too. What stopped a reply is cut from its text, never from its ids.
 """
 
-from slime.engines.dialect.adapters import (
+from slime.engines.dialect.adapter_calls import (
     LoadAdapterCall,
     adapter_from_wire,
     adapter_to_wire,
@@ -67,7 +67,7 @@ from slime.engines.dialect.requests import (
     score_body,
     update_body,
 )
-from slime.engines.dialect.versions import FIRST_VERSION, version_from_wire, version_to_wire
+from slime.engines.dialect.versions import FIRST_VERSION, extend_spans, version_from_wire, version_to_wire
 
 __all__ = [
     "DONE",
@@ -88,6 +88,7 @@ __all__ = [
     "already_loaded",
     "answer",
     "error_body",
+    "extend_spans",
     "generate_body",
     "join_deltas",
     "load_adapter_body",

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from slime.engines.dialect.versions import version_from_wire
+from slime.engines.dialect.versions import extend_spans, version_from_wire
 from slime.errors import EngineError, EngineFailed, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, TokenScores
 from slime.types import Completion, VersionSpan
@@ -71,18 +71,35 @@ def parse_completion(payload: Json) -> Completion:
     return join_deltas([delta])
 
 
-def join_deltas(deltas: Sequence[Delta]) -> Completion:
-    """The completion that a finished stream amounts to."""
+def join_deltas(deltas: Sequence[Delta], broke_off: str = "") -> Completion:
+    """The completion that a stream amounts to.
+
+    Args:
+        broke_off: why it ended early; the versions are then those that its deltas came with.
+
+    Raises:
+        EngineError: it ended early, and is not said to have.
+    """
     last = deltas[-1]
-    if last.finish_reason is None:
+    finish_reason = broke_off or last.finish_reason
+    if finish_reason is None:
         raise EngineError("the stream ended before its last delta")
     return Completion(
         token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
         logprobs=tuple(logprob for delta in deltas for logprob in delta.logprobs),
         text="".join(delta.text for delta in deltas),
-        finish_reason=last.finish_reason,
-        spans=last.spans,
+        finish_reason=finish_reason,
+        spans=last.spans or tuple(_spans_so_far(deltas)),
     )
+
+
+def _spans_so_far(deltas: Sequence[Delta]) -> list[VersionSpan]:
+    spans: list[VersionSpan] = []
+    position = 0
+    for delta in deltas:
+        extend_spans(spans, delta.version, position, position + len(delta.token_ids))
+        position += len(delta.token_ids)
+    return spans
 
 
 class StreamReader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slime.errors import EngineError
+from slime.types import VersionSpan
 
 FIRST_VERSION = "default"
 """How SGLang calls the weights it was started with; our version 0."""
@@ -20,3 +21,18 @@ def version_from_wire(name: str) -> int:
     if not (name.isascii() and name.isdigit()):
         raise EngineError(f"the engine serves weight version {name!r}, which this program did not publish")
     return int(name)
+
+
+def extend_spans(spans: list[VersionSpan], version: int, start: int, end: int) -> None:
+    """Note that tokens from `start` to `end` were made by `version`; `start` is where the last span ends.
+
+    >>> spans = [VersionSpan(7, 0, 3)]
+    >>> extend_spans(spans, 7, 3, 4)
+    >>> extend_spans(spans, 8, 4, 5)
+    >>> spans
+    [VersionSpan(version=7, start=0, end=4), VersionSpan(version=8, start=4, end=5)]
+    """
+    if spans and spans[-1].version == version:
+        spans[-1] = VersionSpan(version, spans[-1].start, end)
+    elif end > start:
+        spans.append(VersionSpan(version, start, end))

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from slime.engines.embedded.adapters import AdaptedLayers, Run, groups_of
 from slime.engines.embedded.attention import RAGGED, Chunk, RaggedStep
+from slime.engines.embedded.lora_layers import AdaptedLayers, Run, groups_of
 from slime.engines.embedded.shortcuts import take_shortcuts
 from slime.engines.embedded.slots import KVSlots
 from slime.errors import ConfigError, WeightsError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from slime.engines.embedded.adapters import Run
 from slime.engines.embedded.attention import Chunk, RaggedStep
+from slime.engines.embedded.lora_layers import Run
 from slime.engines.embedded.sequence import Sequence
 from slime.engines.embedded.slots import KVSlots
 

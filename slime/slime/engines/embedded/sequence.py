@@ -10,8 +10,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from slime.engines.dialect import Entry, GenerateCall, Output
-from slime.engines.embedded.adapters import LiveAdapter
+from slime.engines.dialect import Entry, GenerateCall, Output, extend_spans
+from slime.engines.embedded.lora_layers import LiveAdapter
 from slime.engines.embedded.sampling import RowSampling
 from slime.engines.embedded.slots import Slot
 from slime.errors import EngineRejected
@@ -146,10 +146,7 @@ class Sequence:
         self.output_logprobs.append(logprob)
         self.output_ids.append(token_id)
         end = len(self.output_ids)
-        if self.spans and self.spans[-1].version == version:
-            self.spans[-1] = VersionSpan(version, self.spans[-1].start, end)
-        else:
-            self.spans.append(VersionSpan(version, end - 1, end))
+        extend_spans(self.spans, version, end - 1, end)
 
     def output(self, num_tokens: int, text: str, version: int) -> Output:
         """What the dialect says about the first `num_tokens` output tokens; `version` is what is served now."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from slime.config.gpus import compute_device
 from slime.engines.dialect import (
     GenerateCall,
     LoadAdapterCall,
@@ -26,8 +27,8 @@ from slime.engines.dialect import (
     answer,
     not_loaded,
 )
-from slime.engines.embedded.adapters import LiveAdapter
 from slime.engines.embedded.loop import EngineLoop
+from slime.engines.embedded.lora_layers import LiveAdapter
 from slime.engines.embedded.model import RaggedModel
 from slime.engines.embedded.sequence import Limits, Progress, Sequence
 from slime.engines.embedded.slots import KVSlots
@@ -83,7 +84,7 @@ class EngineService:
     """Owns the loop. All methods are called on one event loop."""
 
     def __init__(self, options: EngineOptions) -> None:
-        device = _device(options.device)
+        device = torch.device(compute_device(options.device))
         dtype = None if options.dtype == "auto" else getattr(torch, options.dtype)
         given_version = verify_weights(options.model_path).version
         self.options = options
@@ -296,12 +297,6 @@ class EngineService:
             ticket.news.set()
             if event.finished:
                 del self._tickets[event.sequence.call.rid]
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
 
 
 def _default_budget(device: torch.device) -> int:

@@ -22,7 +22,6 @@ from slime.engines.dialect import Entry, GenerateCall, LoadAdapterCall, Output, 
 from slime.engines.scripted.faults import Fault, Faults, InjectedCut, InjectedHttpError
 from slime.engines.scripted.script import Line, Script, declared_logprob, declared_top
 from slime.errors import EngineRejected, EngineUnavailable
-from slime.types import VersionSpan
 
 UNPUBLISHED_VERSION = "unpublished"  # what a WRONG_VERSION fault reports
 
@@ -209,10 +208,7 @@ class ScriptedCore:
         index = len(output.token_ids)
         output.token_ids.append(token_id)
         output.logprobs.append(declared_logprob(token_id, position, version, size))
-        if output.spans and output.spans[-1].version == version:
-            output.spans[-1] = VersionSpan(version, output.spans[-1].start, index + 1)
-        else:
-            output.spans.append(VersionSpan(version, index, index + 1))
+        dialect.extend_spans(output.spans, version, index, index + 1)
         if call.top_logprobs_num:
             output.output_top = output.output_top or []
             output.output_top.append(self._top(call, position, version))

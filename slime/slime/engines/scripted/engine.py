@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slime.engines import dialect
-from slime.engines.adapters import Loaded
+from slime.engines.adapter_versions import Loaded
 from slime.engines.scripted.core import ScriptedCore
 from slime.engines.scripted.faults import Faults, InjectedCut, InjectedHttpError
 from slime.engines.scripted.script import DEFAULT_REPLIES, ReplyFunction, Script

@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slime.config.sections import LoraConfig
+from slime.config.sections import ALL_LINEAR, LoraConfig
 from slime.errors import ConfigError, WeightsError
 from slime.weights import Adapter, LoraShape
 
-ALL_LINEAR = "all-linear"
 _NAME = "default"  # of the one adapter that PEFT knows of
 
 

@@ -354,13 +354,6 @@ def _logit_shaping(config: Any) -> Callable[[Tensor], Tensor]:
     return lambda logits: logits
 
 
-def compute_device(device: str) -> torch.device:
-    """Where to compute: as asked for; `auto` is CUDA where there is a GPU."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
-
-
 def compute_dtype(dtype: str, device: torch.device, model_dir: Path) -> torch.dtype:
     """The type to compute in: as asked for, else what suits the device and the model.
 

@@ -22,6 +22,7 @@ import torch
 
 from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
+from slime.config.gpus import compute_device
 from slime.config.sections import LoraConfig, LossConfig, TrainerConfig
 from slime.data.estimates import reduction_of, with_advantages
 from slime.data.fitness import sort_out
@@ -45,7 +46,7 @@ from slime.trainers.scoring import Scorer
 from slime.trainers.torch.critic import build_critic
 from slime.trainers.torch.lora import seed_dropout
 from slime.trainers.torch.optimizer import NO_GRADIENT, Applied, Optimizer
-from slime.trainers.torch.policy import Policy, compute_device, compute_dtype
+from slime.trainers.torch.policy import Policy, compute_dtype
 from slime.trainers.torch.ranks import Ranks
 from slime.types import Batch, Sample, TrainReport
 from slime.weights import Manifest, link_directory
@@ -109,7 +110,7 @@ class TorchTrainer:
         self._ranks = Ranks(rank, world_size)
         self._lora = lora
         adapted = lora if lora.use_lora else None
-        place = compute_device(device)
+        place = torch.device(compute_device(device))
         compute_in = compute_dtype(dtype, place, self._model_dir)
         served = None if dtype == "auto" else compute_in
         self._policy = Policy(self._model_dir, place, compute_in, lora=adapted, seed=trainer.seed, served_dtype=served)

@@ -1,4 +1,4 @@
-"""`python leash.py PARENT_PID COMMAND…`: become COMMAND, and die when the parent does.
+"""`python die_with_parent.py PARENT_PID COMMAND…`: become COMMAND, and die when the parent does.
 
 An engine that outlives its owner by a crash would keep the port and the memory. Linux offers to kill a process with its
 parent (`prctl`), but only the process itself can ask for it, and SGLang does not: so this asks, then becomes it. Run by
