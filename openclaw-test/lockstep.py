@@ -79,5 +79,5 @@ class LockStep:
         waiting: Counter[str] = Counter()
         for turn in await self._store.recent(_FAR_BACK):
             if turn.state is TurnState.JUDGED:
-                waiting[turn.details.get("source", "")] += 1
+                waiting[turn.source] += 1
         return max(waiting.values(), default=0)

@@ -30,7 +30,7 @@ from openclaw.api.errors import ApiError, bad_request
 from openclaw.api.exchange import bearer_of
 from openclaw.conversations.index import IncomingRequest, Placement
 from openclaw.conversations.recall import Recall
-from openclaw.conversations.stored_turns import CAPTURE, keys_of
+from openclaw.conversations.stored_turns import keys_of
 from openclaw.requests.reading import Reading
 from openclaw.requests.turn_ids import new_turn_id
 from openclaw.spool import COMMIT_PATIENCE_S, Outcome, Spool
@@ -288,7 +288,7 @@ class CaptureOn:
         if placement.parent_id is not None and placement.next_state is not None:
             answered = (placement.parent_id, placement.next_state)
         size = len(turn.prompt_ids) + len(turn.completion.token_ids)
-        keys = keys_of(turn.details, turn.reply)
+        keys = keys_of(turn)
         append = partial(self._store.append, turn, next_state_of=answered, keys=keys)
         return await self._spool.write(turn.turn_id, append, size)
 
@@ -299,7 +299,7 @@ class CaptureOn:
         else:
             self._index.finish(placement, turn.reply, delivered=False)
         if is_committed and turn is not None:
-            reason = str(turn.details.get("reason", "not delivered"))
+            reason = turn.reason or "not delivered"
             self._in_background(self._spool.write(turn.turn_id, partial(self._store.abort, turn.turn_id, reason)))
         elif turn is not None:
             self._in_background(self._append(turn, placement))
@@ -359,13 +359,8 @@ class _CapturedTurn:
 
     def _turn(self, generated: Generated, state: TurnState, reason: str = "") -> Turn:
         placement = self._placement
-        details: dict[str, Any] = {**placement.details, "session_source": placement.source}
-        # Whose turns share a baseline, and with adapters for each user a policy.
-        details["source"] = generated.source or placement.details[CAPTURE]["credential"]
-        details |= {"reason": reason} if reason else {}
+        details: dict[str, Any] = {"session_source": placement.source}
         details |= {"session_done": True} if placement.is_done else {}
-        if self._request.template_options:
-            details["template_options"] = self._request.template_options
         return Turn(
             turn_id=placement.turn_id,
             session_id=placement.session_id,
@@ -380,6 +375,10 @@ class _CapturedTurn:
             state=state,
             retry_of=placement.retry_of,
             created_at=self._created_at,
+            source=generated.source or placement.credential,
+            reason=reason,
+            template_options=self._request.template_options,
+            matching=placement.matching,
             details=details,
         )
 

@@ -29,7 +29,7 @@ from openclaw.conversations.known_turns import CONTINUATIONS, KnownTurn, KnownTu
 from openclaw.conversations.postings import Shares
 from openclaw.conversations.repeats import find_retried, is_continued
 from openclaw.conversations.sessions import Request, SessionChooser
-from openclaw.conversations.stored_turns import CAPTURE, StoredTurn, details_of, known_from, take_reply
+from openclaw.conversations.stored_turns import StoredTurn, known_from, matching_of, owner_of, take_reply
 from openclaw.requests.identity import identify
 from openclaw.requests.kinds import is_summary_order, kind_of
 from openclaw.requests.plain_text import clipped, is_ephemeral, is_poll, plain_user_text
@@ -74,7 +74,8 @@ class Placement:
             parent, nothing after it, or nothing that a person or a tool said (side requests).
         source: how the session was found: `header`, `body`, `user` or `content`.
         is_done: the client says that the session ends with this request.
-        details: to be stored as `Turn.details`, so that `restore` can put the turn back.
+        credential: the hash of the request's.
+        matching: to be stored as `Turn.matching`, so that `restore` can put the turn back.
     """
 
     turn_id: str
@@ -86,7 +87,8 @@ class Placement:
     retry_of: str | None = None
     was_answered: bool = False
     is_done: bool = False
-    details: Mapping[str, Any] = field(default_factory=dict)
+    credential: str = ""
+    matching: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ConversationIndex:
@@ -191,7 +193,8 @@ class ConversationIndex:
             retry_of=retried.turn_id if retried is not None else None,
             was_answered=was_answered,
             is_done=identity.is_done,
-            details={CAPTURE: details_of(turn, session, credential)},
+            credential=credential,
+            matching=matching_of(turn, session, credential),
         )
 
     def finish(
@@ -233,10 +236,9 @@ class ConversationIndex:
             clock_offset_s: what makes a time since 1970 one of the index's clock.
         """
         for stored in sorted(turns, key=lambda turn: turn.created_at):
-            kept = stored.details.get(CAPTURE)
-            if kept is None:
+            kept, credential = stored.matching, owner_of(stored)
+            if kept is None or credential is None:
                 continue
-            credential = str(kept["credential"])
             known = self._known.setdefault(credential, KnownTurns())
             if stored.turn_id in known.turns:
                 continue
@@ -295,7 +297,7 @@ class ConversationIndex:
         self._on_forget(turn, credential)
 
     def _find(self, placement: Placement) -> tuple[KnownTurn | None, KnownTurns]:
-        known = self.known(str(placement.details[CAPTURE]["credential"]))
+        known = self.known(placement.credential)
         return known.turns.get(placement.turn_id), known
 
 

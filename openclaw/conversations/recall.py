@@ -22,10 +22,10 @@ from slime.store import Store
 from openclaw.conversations.index import ConversationIndex, IncomingRequest, hash_credential
 from openclaw.conversations.known_turns import MAX_RECENT, KnownTurn
 from openclaw.conversations.stored_turns import (
-    CAPTURE,
     MAX_WANTED,
     keys_of,
     keys_of_known,
+    owner_of,
     session_key,
     wanted_keys,
     wanted_turns,
@@ -66,7 +66,7 @@ class Recall:
         while True:
             below, notes = await self._store.unkeyed(_BATCH)
             if notes or below > 1:
-                await self._store.add_keys({note.turn_id: keys_of(note.details, note.reply) for note in notes}, below)
+                await self._store.add_keys({note.turn_id: keys_of(note) for note in notes}, below)
             if below <= 1:
                 return
             await asyncio.sleep(_PAUSE_S)
@@ -97,13 +97,13 @@ class Recall:
         except (StoreError, TimeoutError) as error:
             log.warning("earlier turns not readable error=%s", error)
             return ()
-        own = [note for note in recalled.notes if note.details.get(CAPTURE, {}).get("credential") == credential]
+        own = [note for note in recalled.notes if owner_of(note) == credential]
         self.index.restore(own, clock_offset_s=_clock_offset_s())
         for key in (*keys, *(turn_id.encode() for turn_id in turn_ids)):
             self._asked[key] = None
         while len(self._asked) > _MAX_ASKED:
             self._asked.popitem(last=False)
-        owners = {name: note.details.get(CAPTURE, {}).get("credential") for name, note in recalled.beginnings.items()}
+        owners = {name: owner_of(note) for name, note in recalled.beginnings.items()}
         return [name for name in names if owners.get(name, credential) == credential]
 
     async def session_named(self, headers: Mapping[str, str], body: Mapping[str, Any]) -> None:
@@ -112,9 +112,8 @@ class Recall:
         if name is None or not self._store_has_more:
             return
         beginning = (await self._store.recall((), (), [name])).beginnings.get(name)
-        if beginning is not None and (kept := beginning.details.get(CAPTURE)) is not None:
-            key = session_key(name, str(kept["credential"]))
-            recalled = await self._store.recall([key])
+        if beginning is not None and (owner := owner_of(beginning)) is not None:
+            recalled = await self._store.recall([session_key(name, owner)])
             self.index.restore(recalled.notes, clock_offset_s=_clock_offset_s())
 
     def _is_new(self, key: bytes) -> bool:

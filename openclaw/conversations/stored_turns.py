@@ -1,6 +1,6 @@
 """What of a turn is stored so that matching finds it again, and how it is put back.
 
-    KnownTurn ─ details_of ─▶ Turn.details ─▶ store ─▶ TurnNote ─ known_from ─▶ KnownTurn
+    KnownTurn ─ matching_of ─▶ Turn.matching ─▶ store ─▶ TurnNote ─ known_from ─▶ KnownTurn
         │
         └─ keys_of ─▶ digests of credential, kind of key and value: the store's index, which nothing reads at the start
 
@@ -22,9 +22,6 @@ from openclaw.requests.plain_text import summary_core, text_lines
 from openclaw.requests.reading import KEPT_TEXT, Reading, backward_keys, calls_key, forward_keys, whole_key
 from openclaw.requests.turn_ids import turn_of
 from openclaw.requests.wire_formats import alphanumeric
-
-CAPTURE = "capture"
-"""The key of `Turn.details` under which stands what is needed to put a turn back."""
 
 MAX_WANTED = 64
 """Turns that are looked for by name, and keys that are looked for, for one request."""
@@ -54,7 +51,7 @@ class StoredTurn(Protocol):
     @property
     def created_at(self) -> float: ...
     @property
-    def details(self) -> Mapping[str, Any]: ...
+    def matching(self) -> Mapping[str, Any] | None: ...
 
 
 def take_reply(turn: KnownTurn, reply: Message, reply_id: str = "") -> None:
@@ -76,7 +73,7 @@ def _reply_keys(reply: Message, lines: list[str]) -> tuple[bytes, ...]:
     return keys if calls is None else (*keys, calls)
 
 
-def details_of(turn: KnownTurn, session: SessionState, credential: str) -> dict[str, Any]:
+def matching_of(turn: KnownTurn, session: SessionState, credential: str) -> dict[str, Any]:
     return {
         "credential": credential,
         "base": session.base,
@@ -126,13 +123,18 @@ def _place(request_key: bytes, reply_key: bytes) -> bytes:
     return request_key + reply_key
 
 
-def keys_of(details: Mapping[str, Any], reply: Message) -> tuple[bytes, ...]:
+def owner_of(stored: StoredTurn) -> str | None:
+    """The hash of the credential that a turn was captured with; None for one that was not captured."""
+    return None if stored.matching is None else str(stored.matching["credential"])
+
+
+def keys_of(stored: StoredTurn) -> tuple[bytes, ...]:
     """The keys under which a turn is stored; none for one that was not captured."""
-    kept = details.get(CAPTURE)
+    kept = stored.matching
     if kept is None:
         return ()
-    credential, request_key = str(kept["credential"]), bytes.fromhex(kept["request_key"])
-    return _keys(credential, request_key, _reply_keys(reply, text_lines(text_of(reply.get("content")))), kept["base"])
+    reply_keys = _reply_keys(stored.reply, text_lines(text_of(stored.reply.get("content"))))
+    return _keys(kept["credential"], bytes.fromhex(kept["request_key"]), reply_keys, kept["base"])
 
 
 def keys_of_known(turn: KnownTurn, credential: str) -> tuple[bytes, ...]:

@@ -82,7 +82,7 @@ class Server:
                 state=TurnState.SERVED if delivered else TurnState.ABORTED,
                 retry_of=placement.retry_of,
                 created_at=request.arrived_at,
-                details=placement.details,
+                matching=placement.matching,
             )
         )
 

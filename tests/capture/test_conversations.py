@@ -293,7 +293,7 @@ def test_credentials_never_share_turns_or_sessions(server: Server) -> None:
 def test_of_a_credential_only_a_hash_is_kept(server: Server) -> None:
     placement = server.begin([user("Hello")], credential="sk-secret")
     assert "sk-secret" not in str(placement)
-    assert len(placement.details["capture"]["credential"]) == 32
+    assert len(placement.credential) == 32
 
 
 def test_anthropic_and_responses_requests_find_their_parents_too(server: Server) -> None:

@@ -160,4 +160,4 @@ def test_no_json_body_is_too_odd_to_be_placed(endpoint: str, body: dict[str, obj
     placement = index.begin(IncomingRequest(endpoint, {}, body, "key", 1.0))
     index.finish(placement, {"role": "assistant", "content": "Yes."})
     assert isinstance(placement.kind, TurnKind)
-    json.dumps(placement.details)
+    json.dumps(placement.matching)

@@ -47,7 +47,7 @@ class Server:
 
     async def finish(self, placement: Placement, messages: Sequence[Message], reply: Message) -> None:
         turn = stored(placement, messages, reply)
-        await self.store.append(turn, keys=keys_of(turn.details, reply))
+        await self.store.append(turn, keys=keys_of(turn))
         self.index.finish(placement, reply)
 
 
@@ -64,7 +64,7 @@ def stored(placement: Placement, messages: Sequence[Message], reply: Message) ->
         reply=reply,
         state=TurnState.SERVED,
         created_at=1_700_000_000.0,
-        details=placement.details,
+        matching=placement.matching,
     )
 
 
@@ -228,4 +228,4 @@ async def test_thousands_of_conversations_go_on_though_none_was_read_at_the_star
 
 
 async def _append_all(store: Store, turns: Sequence[Turn]) -> None:
-    await asyncio.gather(*(store.append(turn, keys=keys_of(turn.details, turn.reply)) for turn in turns))
+    await asyncio.gather(*(store.append(turn, keys=keys_of(turn)) for turn in turns))

@@ -39,7 +39,7 @@ async def served_versions(run: TrainingRun) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     async with Store.open(run.buffer_dir, appends=False) as store:
         for turn in await store.recent(5000):
-            found.setdefault(str(turn.details["source"]), set()).update(turn.completion.policy_versions)
+            found.setdefault(turn.source, set()).update(turn.completion.policy_versions)
     return found
 
 

@@ -49,4 +49,4 @@ def test_folders_with_dashes_are_importable_under_their_names(package: str):
 def test_the_outer_slime_folder_does_not_shadow_the_package():
     done = run(sys.executable, "-c", "import slime.types; print(slime.types.__file__)")
     assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).resolve() == ROOT / "slime/slime/types.py"
+    assert Path(done.stdout.strip()).resolve() == ROOT / "slime/slime/types/__init__.py"

@@ -47,6 +47,15 @@ def test_every_file_says_what_it_is_about_and_stays_readable(source: Source):
 
 
 @BY_SOURCE
+def test_no_key_of_details_decides_anything(source: Source):
+    """They are for people; only rows of earlier programs are read by key."""
+    if source.path != "slime/slime/store/earlier.py":
+        text = (ROOT / source.path).read_text(encoding="utf-8")
+        found = re.search(r"\bdetails(?:\[|\.(?:get|pop)\()", text)
+        assert found is None, f"{source.path}: {found.group()}… reads a key; give it a field"
+
+
+@BY_SOURCE
 def test_no_exception_is_caught_unseen(source: Source):
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ExceptHandler):

@@ -42,6 +42,8 @@ SPEECHLESS = {
     "slime/slime/judging/next_states.jsonl": "what people and tools said next, with the score it means",
     "tests/judging/unseen_reactions.jsonl": "Sixty reactions with labels, written before the forms that read them",
     "tests/house/flags.txt": "every flag there is, frozen",
+    "tests/store/earlier/buffer.sql": "a buffer of schema 3, as an earlier program left it",
+    "tests/store/earlier/sessions.jsonl": "its sessions, as that program exported them",
     "tests/sglang/requirements.txt": "what the real SGLang needs on a CPU",
 }
 """Files that cannot hold a docstring, a title or a comment."""

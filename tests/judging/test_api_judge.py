@@ -48,11 +48,10 @@ async def test_vote_is_asked_for_with_key_model_and_settings_and_kept() -> None:
     assert asked.api_key == "sk-secret"
     assert asked.body["model"] == "judge-9b", "the first model it serves, when none is named"
     assert (asked.body["max_tokens"], asked.body["temperature"]) == (4096, 0.6)
-    [judgement] = verdict.details["judgements"]
-    assert judgement["answer"] == GOOD
-    assert judgement["model"] == "judge-9b"
-    assert judgement["prompt"] == asked.body["messages"]
-    assert judgement["latency_s"] > 0
+    [judgement] = verdict.judgements
+    assert (judgement.answer, judgement.model) == (GOOD, "judge-9b")
+    assert list(judgement.prompt) == asked.body["messages"]
+    assert judgement.latency_s > 0
     assert "sk-secret" not in str(verdict)
 
 
@@ -85,7 +84,7 @@ async def test_lasting_fault_is_a_failed_vote_and_never_a_score(fault: Fault, wo
     assert verdict.votes == (None, None, None)
     assert app.fired == {fault: 3}
     assert verdict.reason.startswith("0 of 3 votes are valid, 2 are needed"), verdict.reason
-    [failure] = {judgement["failure"] for judgement in verdict.details["judgements"]}
+    [failure] = {judgement.failure for judgement in verdict.judgements}
     assert any(word in failure for word in words.split("|")), failure
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from judged_turns import turn_with
 from slime.judging.drift import DriftAlarm, Moments, WatchedJudge, two_sample_z
 from slime.judging.scripted import ScriptedJudge
-from slime.types import Verdict
+from slime.types import Judgement, Verdict
 
 NUMBERS = st.lists(st.floats(-100, 100), min_size=2, max_size=50)
 
@@ -74,8 +74,9 @@ def test_a_judge_that_stays_the_same_hardly_ever_rings() -> None:
 
 
 async def test_watched_judge_passes_verdicts_on_and_counts_them() -> None:
+    timed = (Judgement("llm", 1.0, latency_s=0.2), Judgement("llm", 1.0, latency_s=0.4))
     said = [
-        Verdict(1.0, (1.0, 1.0, None), 1.0, details={"judgements": [{"latency_s": 0.2}, {"latency_s": 0.4}]}),
+        Verdict(1.0, (1.0, 1.0, None), 1.0, judgements=timed),
         Verdict(-1.0, (-1.0, -1.0, 1.0), 2 / 3),
         Verdict(None, (None, None, None), 0.0),
         Verdict(0.0, (0.0,), 1.0),

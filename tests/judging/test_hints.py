@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 
@@ -16,7 +15,6 @@ from slime.judging.hindsight.hints import (
     Hindsight,
     HintingJudge,
     LlmHints,
-    candidates_of,
     fit_hints,
     hint_messages,
     read_hint,
@@ -28,7 +26,7 @@ from slime.judging.llm.judge import LlmJudge
 from slime.judging.rules.judge import RuleJudge
 from slime.judging.rules.phrases import WISH_FORMS, WISH_INSTRUCTIONS
 from slime.judging.scripted import ScriptedJudge
-from slime.types import Message, SamplingParams, Turn, Verdict
+from slime.types import Message, SamplingParams, Turn
 
 SUM = "Mia has 3 apples and gets 4 more. How many?"
 
@@ -72,8 +70,7 @@ async def read(*answers: str | BaseException, said: str = "Too long!", max_hints
 async def test_hints_of_a_quorum_are_kept_once_each():
     hindsight = await read(hinting("Keep it short."), hinting("keep it  SHORT"), hinting("Give only the result."))
     assert hindsight.candidates == ("Keep it short.", "Give only the result.")
-    assert [vote["score"] for vote in hindsight.details["judgements"]] == [1.0, 1.0, 1.0]
-    json.dumps(dict(hindsight.details))  # so that it can be stored
+    assert [said.score for said in hindsight.judgements] == [1.0, 1.0, 1.0]
 
 
 async def test_one_vote_among_many_is_no_hint():
@@ -99,7 +96,7 @@ async def test_one_vote_among_many_is_no_hint():
 async def test_an_answer_without_both_marks_and_box_is_a_failed_vote(answer: str):
     hindsight = await read(answer)
     assert hindsight.candidates == ()
-    assert hindsight.details["judgements"][0]["score"] is None
+    assert hindsight.judgements[0].score is None
 
 
 async def test_an_answer_that_was_cut_off_or_a_missing_next_state_gives_none():
@@ -180,7 +177,7 @@ async def test_a_verdict_carries_its_hints_and_keeps_its_score():
     source = _Source("Use plain text, without bold.", "Keep it short.")
     verdict = await HintingJudge(ScriptedJudge(lambda _: -1.0), source).judge(turn_with("Too long!"))
     assert (verdict.score, verdict.hint) == (-1.0, "Keep it short.")
-    assert candidates_of(verdict) == ("Keep it short.", "Use plain text, without bold.")
+    assert verdict.hints == ("Keep it short.", "Use plain text, without bold.")
     longest = await HintingJudge(ScriptedJudge(lambda _: None), source, "longest").judge(turn_with("Too long!"))
     assert (longest.score, longest.hint, longest.is_effective) == (None, "Use plain text, without bold.", True)
 
@@ -188,8 +185,7 @@ async def test_a_verdict_carries_its_hints_and_keeps_its_score():
 async def test_without_hints_a_verdict_is_what_it_was():
     verdict = await HintingJudge(ScriptedJudge(lambda _: 0.0), _Source()).judge(turn_with("Hm."))
     assert (verdict.score, verdict.hint, verdict.is_effective) == (0.0, None, False)
-    assert candidates_of(verdict) == ()
-    assert candidates_of(Verdict(1.0, hint="Keep it short.")) == ("Keep it short.",)
+    assert verdict.hints == ()
 
 
 @pytest.mark.parametrize(
@@ -234,7 +230,7 @@ async def test_judgements_of_score_and_hint_are_kept_together():
     judge = LlmJudge(HintingModel(r"\boxed{-1}"), config)
     source = LlmHints(HintingModel(hinting("Keep it short.")), config)
     verdict = await HintingJudge(judge, source).judge(turn_with("Too long!", SUM))
-    assert [(kept["judge"], kept["score"]) for kept in verdict.details["judgements"]] == [("llm", -1.0), ("hint", 1.0)]
+    assert [(kept.judge, kept.score) for kept in verdict.judgements] == [("llm", -1.0), ("hint", 1.0)]
     assert verdict.hint == "Keep it short."
 
 

@@ -20,7 +20,7 @@ from slime.judging.llm.chat_model import EngineModel
 from slime.judging.llm.judge import LlmJudge
 from slime.judging.llm.prompts import defuse, judge_messages, read_score, shorten
 from slime.judging.llm.relative import RelativeJudge
-from slime.judging.llm.voting import Ballot, count_votes
+from slime.judging.llm.votes import Vote, majority
 from slime.judging.scripted import ScriptedJudge
 from slime.protocols import Delta, Engine, GenerateRequest, Judge, TokenScores
 from slime.types import Completion, Message, SamplingParams, Verdict, VersionSpan
@@ -81,8 +81,8 @@ async def test_the_base_judges_and_gives_hints_whatever_adapters_are_served_besi
     turn = turn_with("Thanks!")
     compared = await RelativeJudge(model, config).rank([turn, turn])
     verdict = await HintingJudge(LlmJudge(model, config), LlmHints(model, config)).judge(turn)
-    judgements = [*verdict.details["judgements"], *compared[0].details["judgements"]]
-    assert [entry["policy_version"] for entry in judgements] == [0] * 6
+    judgements = [*verdict.judgements, *compared[0].judgements]
+    assert [entry.details["policy_version"] for entry in judgements] == [0] * 6
 
 
 async def test_majority_of_the_votes_is_the_score() -> None:
@@ -93,15 +93,15 @@ async def test_majority_of_the_votes_is_the_score() -> None:
 
 async def test_everything_said_and_shown_is_kept() -> None:
     verdict = await verdict_of(r"\boxed{1}", EngineRejected("no such model"), r"\boxed{1} or so", num_votes=3)
-    first, second, third = verdict.details["judgements"]
-    assert first["answer"] == r"\boxed{1}"
-    assert first["policy_version"] == 7
-    assert first["latency_s"] >= 0
-    assert second["failure"] == "EngineRejected: no such model"
-    assert third["score"] == 1.0
-    assert all("Thanks!" in judgement["prompt"][1]["content"] for judgement in (first, second, third))
-    assert {judgement["model"] for judgement in (first, second, third)} == {"policy"}
-    json.dumps(dict(verdict.details))  # so that it can be stored
+    first, second, third = verdict.judgements
+    assert (first.judge, first.answer, first.details["policy_version"]) == ("llm", r"\boxed{1}", 7)
+    assert first.latency_s >= 0
+    assert second.failure == "EngineRejected: no such model"
+    assert third.score == 1.0
+    assert all("Thanks!" in judgement.prompt[1]["content"] for judgement in (first, second, third))
+    assert {judgement.model for judgement in (first, second, third)} == {"policy"}
+    for judgement in verdict.judgements:
+        json.dumps(dict(judgement.details))  # so that it can be stored
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_late_vote_has_failed_and_the_others_count() -> None:
     start = time.monotonic()
     verdict = await verdict_of(30.0, r"\boxed{1}", r"\boxed{1}", timeout_s=0.2)
     assert verdict.votes == (None, 1.0, 1.0)
-    assert verdict.details["judgements"][0]["failure"] == "no answer within 0.2 s"
+    assert verdict.judgements[0].failure == "no answer within 0.2 s"
     assert time.monotonic() - start < 20, "the late vote would take 30 s"
 
 
@@ -268,7 +268,7 @@ def test_shorten_keeps_both_ends() -> None:
 
 @given(st.lists(st.sampled_from([1.0, 0.0, -1.0, None]), min_size=1, max_size=9), st.floats(0, 1))
 def test_a_score_needs_quorum_and_a_winner(votes: list[float | None], threshold: float) -> None:
-    verdict = count_votes([Ballot(vote) for vote in votes], threshold, "llm", {})
+    verdict = majority([Vote(vote) for vote in votes], JudgeConfig(majority_vote_threshold=threshold), "llm", float)
     valid = [vote for vote in votes if vote is not None]
     if verdict.score is None:
         counts = sorted((valid.count(score) for score in set(valid)), reverse=True)

@@ -12,12 +12,12 @@ import pytest
 from judge_server import listening
 from judged_turns import turn_with
 from slime.config import JudgeConfig, RolloutConfig
-from slime.judging.hindsight.hints import HINT_RETRY_AFTER_S, HintingJudge, LlmHints
+from slime.judging.hindsight.hints import HintingJudge, LlmHints
 from slime.judging.llm.api_model import ApiModel
 from slime.judging.llm.breaker import CircuitBreaker
 from slime.judging.llm.judge import LlmJudge
 from slime.judging.llm.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
-from slime.judging.llm.voting import RETRY_AFTER_S, Ballot, retry_details
+from slime.judging.llm.votes import Vote, without_quorum
 from slime.judging.rules.judge import RuleJudge
 from slime.protocols import Judge
 from slime.rollout import outage
@@ -27,7 +27,7 @@ from slime.store import Store
 from slime.types import Feedback, Turn, TurnState, Verdict
 
 GOOD = r"They thank for it. \boxed{1}"
-OUT = Verdict(None, (None,), details={RETRY_AFTER_S: 7.0})
+OUT = Verdict(None, (None,), retry_after_s=7.0)
 JUDGED = Verdict(1.0, (1.0,), judge="llm")
 
 
@@ -202,28 +202,29 @@ async def test_a_hint_is_waited_for_though_the_score_is_known() -> None:
     async with model_of(ScriptedJudgeApi([Fault.HTTP_503])) as model:
         verdict = await HintingJudge(RuleJudge(), LlmHints(model, JudgeConfig(majority_vote_n=1))).judge(turn)
     assert verdict.score == 1.0
-    assert verdict.details[HINT_RETRY_AFTER_S] == 1.0
-    assert not Outage().lets_stand(turn.turn_id, verdict)
+    assert (verdict.hint_retry_after_s, verdict.ask_again_after_s) == (1.0, 1.0)
+    assert not Outage().is_final(turn.turn_id, verdict)
 
 
 def test_a_vote_is_out_or_merely_bad() -> None:
-    out, bad, good = Ballot(None, "down", {}, 7.0), Ballot(None, "no box"), Ballot(1.0)
-    assert retry_details([good, out, out], 2) == {RETRY_AFTER_S: 7.0}
-    assert retry_details([bad, bad, out], 2) == {}, "its answer would not have been enough"
-    assert retry_details([good, good, out], 2) == {}, "nor is it needed"
+    out, bad, good = Vote(None, retry_after_s=7.0), Vote(None, failure="no box"), Vote(1.0)
+    config = JudgeConfig(judge_quorum=2)
+    waits = [without_quorum([good, out, out], config), without_quorum([bad, bad, out], config)]
+    assert [verdict.retry_after_s for verdict in waits if verdict] == [7.0, None], "one more would not have been enough"
+    assert without_quorum([good, good, out], config) is None, "nor is it needed"
 
 
 def test_refusals_count_only_while_others_are_answered() -> None:
     now = [0.0]
     waiting = Outage(clock=lambda: now[0])
     for _ in range(20):
-        assert not waiting.lets_stand("a", OUT)
+        assert not waiting.is_final("a", OUT)
     assert waiting.pause_s == 7.0
     now[0] = 7.0
     assert waiting.pause_s == 0.0
     stands = []
     for _ in range(MAX_REFUSALS):
-        assert waiting.lets_stand("b", JUDGED)
-        stands.append(waiting.lets_stand("a", OUT))
+        assert waiting.is_final("b", JUDGED)
+        stands.append(waiting.is_final("a", OUT))
     assert stands == [False, False, True]
-    assert not waiting.lets_stand("a", OUT), "forgotten, should it ever come again"
+    assert not waiting.is_final("a", OUT), "forgotten, should it ever come again"

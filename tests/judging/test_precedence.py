@@ -8,7 +8,7 @@ import pytest
 from judged_turns import turn_with
 from slime.judging.precedence import effective_verdict, judge_with_feedback, verdict_of
 from slime.judging.scripted import ScriptedJudge
-from slime.types import Feedback, Turn, Verdict
+from slime.types import Feedback, Judgement, Turn, Verdict
 
 PERSON, PLUGIN, JUDGE = Verdict(1.0, judge="person"), Verdict(-1.0, judge="plugin"), Verdict(0.0, judge="llm")
 
@@ -27,10 +27,10 @@ def test_who_could_not_judge_gives_way_and_nothing_is_a_score_by_default() -> No
 
 
 def test_what_others_saw_is_kept() -> None:
-    hinted = Verdict(-1.0, judge="llm", hint="Be brief.", details={"judgements": [{"judge": "llm", "score": -1.0}]})
+    hinted = Verdict(-1.0, judge="llm", hints=("Be brief.",), judgements=(Judgement("llm", -1.0),))
     verdict = effective_verdict([hinted, PERSON])
     assert (verdict.score, verdict.judge, verdict.hint) == (1.0, "person", "Be brief.")
-    assert [entry["judge"] for entry in verdict.details["judgements"]] == ["llm", "person"]
+    assert [said.judge for said in verdict.judgements] == ["llm", "person"]
 
 
 def says(turn: Turn) -> float | None:

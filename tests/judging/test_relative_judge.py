@@ -119,7 +119,7 @@ async def test_votes_see_different_orders_and_scores_belong_to_their_replies() -
     assert [verdict.score for verdict in verdicts] == [-1.0, 1.0, 0.0]
     assert [verdict.agreement for verdict in verdicts] == [1.0, 1.0, 1.0]
     assert len({tuple(shown) for shown in model.shown}) > 1
-    assert [entry["score"] for entry in verdicts[1].details["judgements"]] == [1.0] * 9
+    assert [said.score for said in verdicts[1].judgements] == [1.0] * 9
 
 
 async def test_score_is_the_mean_of_the_votes_and_agreement_the_share_that_sees_it_so() -> None:

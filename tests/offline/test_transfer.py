@@ -41,7 +41,10 @@ def turn(name: str, parent: Turn | None = None, said: tuple[Message, ...] | None
         "reply": {"role": "assistant", "content": completion.text, "tool_calls": [{"id": f"call{name}n0"}]},
         "tools": ({"type": "function", "function": {"name": "search"}},),
         "created_at": 1_790_000_000.25,
-        "details": {"source": "me", "emoji": "🙂", "lone": "\ud800"},
+        "source": "me",
+        "template_options": {"enable_thinking": False},
+        "matching": {"credential": "c0"},
+        "details": {"emoji": "🙂", "lone": "\ud800"},
     }
     return Turn(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -55,7 +58,7 @@ async def fill(store: Store) -> list[str]:
     side = turn("t4", kind=TurnKind.SIDE)
     retry = turn("t5", first, said=(tool, user("go on")), kind=TurnKind.RETRY, retry_of="t2", parent_id="t1")
     rewritten = turn("t6", None, said=(user("ask t1"), second.reply, user("summary")), parent_id="t2")
-    greedy = turn("t7", rewritten, state=TurnState.EXCLUDED, details={"reason": "sampled with temperature=0"})
+    greedy = turn("t7", rewritten, state=TurnState.EXCLUDED, reason="sampled with temperature=0")
     await store.append(first)
     await store.append(second, next_state_of=("t1", (tool, user("go on"))))
     await store.append(branch, next_state_of=("t1", (user("otherwise"),)))
@@ -116,7 +119,9 @@ async def test_importing_again_changes_nothing_and_exporting_again_gives_the_sam
 
 async def test_verdicts_go_along_and_what_the_store_did_does_not(here: Store, there: Store, tmp_path: Path):
     await fill(here)
-    verdict = Verdict(-1.0, votes=(-1.0, None), agreement=0.5, judge="llm", reason="wrong", details={"a": [1]})
+    verdict = Verdict(
+        -1.0, votes=(-1.0, None), agreement=0.5, hints=("Be brief.", "No lists."), judge="llm", details={"a": [1]}
+    )
     claims = {claim.turn.turn_id for claim in await here.claim(9, "me", 60)}
     assert claims == {"t1", "t2", "t3", "t6"}
     await here.record_verdict("t1", verdict, "me")
@@ -141,9 +146,8 @@ async def test_verdicts_go_along_and_what_the_store_did_does_not(here: Store, th
     assert [claim.verdict for claim in await there.claim(1, "you", 60)] == [verdict]
     original, arrived = await here.get("t6"), await there.get("t6")
     assert original is not None
-    assert original.details["reason"] == "stale: too old"
-    details = {key: value for key, value in original.details.items() if key != "reason"}
-    assert arrived == replace(original, state=TurnState.READY, details=details)
+    assert original.reason == "stale: too old"
+    assert arrived == replace(original, state=TurnState.READY, reason="")
 
 
 async def test_a_long_session_is_not_written_again_with_every_turn(here: Store, tmp_path: Path):

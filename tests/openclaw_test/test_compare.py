@@ -151,7 +151,7 @@ async def test_with_an_adapter_for_each_user_no_user_may_have_a_batch_waiting(tm
                 completion=Completion((2,), (-0.5,), "x", "stop", (VersionSpan(0, 0, 1),)),
                 sampling=SamplingParams(),
                 reply={"role": "assistant", "content": "x"},
-                details={"source": user},
+                source=user,
             )
             await store.append(turn)
             await store.attach(name, ({"role": "user", "content": "thanks"},))

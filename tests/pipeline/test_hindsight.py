@@ -17,12 +17,12 @@ from slime.types import Sample, SampleGroup, Turn, TurnState, Verdict
 from test_pipeline import NEXT, turn
 
 TURNS = {
-    "both": Verdict(-1.0, hint="Keep it short."),
-    "hinted": Verdict(None, hint="Keep it short.", reason="the votes disagree"),
-    "zero": Verdict(0.0, hint="Keep it short."),
+    "both": Verdict(-1.0, hints=("Keep it short.",)),
+    "hinted": Verdict(None, hints=("Keep it short.",), reason="the votes disagree"),
+    "zero": Verdict(0.0, hints=("Keep it short.",)),
     "scored": Verdict(1.0),
-    "unteachable": Verdict(-1.0, hint="fail"),
-    "hopeless": Verdict(None, hint="fail"),
+    "unteachable": Verdict(-1.0, hints=("fail",)),
+    "hopeless": Verdict(None, hints=("fail",)),
     "nothing": Verdict(None, reason="no answer"),
 }
 

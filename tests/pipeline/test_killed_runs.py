@@ -155,5 +155,5 @@ async def test_no_number_names_two_weights_and_no_turn_counts_twice(tmp_path: Pa
                 assert await store.trained_at(turn_id) == trained[turn_id]
             else:
                 assert (turn.state, turn_id in trained) == (TurnState.EXCLUDED, False)
-                assert "stale" in turn.details["reason"]
+                assert "stale" in turn.reason
     assert trained.keys() <= set(acknowledged)

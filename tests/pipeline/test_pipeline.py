@@ -131,7 +131,7 @@ async def test_every_effective_turn_is_trained_once_and_in_order(store: Store, t
 
 
 def test_a_sample_belongs_to_whoever_sent_the_turn():
-    group = sample_of(turn("a", details={"source": "alice"}), Verdict(1.0))
+    group = sample_of(turn("a", source="alice"), Verdict(1.0))
     assert [sample.source for sample in group.samples] == ["alice"]
     with pytest.raises(ValueError, match="unjudged"):
         sample_of(turn("a"), Verdict(None))

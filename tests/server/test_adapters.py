@@ -47,7 +47,7 @@ async def test_with_adapters_for_each_user_everybody_has_their_own(start: StartR
     for user in ("ada", "bob"):
         await rig.chat(messages=[{"role": "user", "content": f"I am {user}"}], user=user)
         turn = await newest_turn(rig)
-        found[user] = turn.policy_version, turn.details["source"]
+        found[user] = turn.policy_version, turn.source
     assert found == {"ada": (5, ada), "bob": (0, route(PER_USER, {}, {"user": "bob"}).adapter)}
 
 

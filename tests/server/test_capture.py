@@ -62,9 +62,9 @@ async def test_turns_of_one_key_have_one_source_and_the_key_is_not_stored(start:
         await rig.chat(messages=[{"role": "user", "content": text}], headers={"Authorization": f"Bearer {key}"})
     assert rig.store is not None
     turns = await rig.store.recent(10)
-    sources = [turn.details["source"] for turn in turns]
+    sources = [turn.source for turn in turns]
     assert sources[0] == sources[1] != sources[2]
-    assert not [key for key in ("alice", "bob") if key in str([turn.details for turn in turns])]
+    assert not [key for key in ("alice", "bob") if key in str(turns)]
 
 
 async def test_tool_results_find_their_turn_through_the_ids_of_calls(start: StartRig) -> None:
@@ -128,7 +128,7 @@ async def test_what_the_trainer_cannot_repeat_is_kept_out_of_training(
     assert (await rig.chat(**sampling)).status_code == 200
     turn = await only_turn(rig)
     assert turn.state is TurnState.EXCLUDED
-    assert next(iter(sampling)) in turn.details["reason"]
+    assert next(iter(sampling)) in turn.reason
     assert not turn.sampling.is_reproducible
 
 

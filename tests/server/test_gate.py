@@ -147,7 +147,7 @@ async def test_the_key_may_come_as_x_api_key(start: StartRig) -> None:
     assert (await rig.chat(headers={"x-api-key": "wrong"})).status_code == 401
     assert (await rig.chat(headers={"authorization": "Bearer k"})).status_code == 200
     first, second = await turns(rig)
-    assert first.details["source"] == second.details["source"]
+    assert first.source == second.source
 
 
 async def test_models_tells_clients_nothing_of_where_things_lie(start: StartRig, tmp_path: Any) -> None:

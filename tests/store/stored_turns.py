@@ -26,6 +26,9 @@ def build_turn(turn_id: str, parent: Turn | None = None, session_id: str = "s1",
         "reply": {"role": "assistant", "content": completion.text},
         "tools": ({"type": "function", "function": {"name": "search"}},),
         "created_at": 1_790_000_000.25,
-        "details": {"source": "header", "headers": {"x-session-id": session_id}},
+        "source": "alice",
+        "template_options": {"enable_thinking": False},
+        "matching": {"credential": "c0", "base": None},
+        "details": {"headers": {"x-session-id": session_id}},
     }
     return Turn(**{**values, **changes})

@@ -18,13 +18,13 @@ PROMPT = ({"role": "user", "content": "How was it received?"},)
 UP, DOWN = Feedback("thumbs", 1.0), Feedback("thumbs", -1.0)
 
 
-def judgement(score: float | None, **fields: Any) -> dict[str, Any]:
+def judgement(score: float | None, **fields: Any) -> Judgement:
     answer = "" if score is None else f"So \\boxed{{{score:g}}}"
-    return {"judge": "llm", "score": score, "model": "m", "prompt": PROMPT, "answer": answer, **fields}
+    return Judgement("llm", score, "m", PROMPT, answer, **fields)
 
 
-def verdict(score: float | None = 1.0, *judgements: dict[str, Any]) -> Verdict:
-    return Verdict(score, judge="llm", reason="votes", details={"kept": 1, "judgements": list(judgements)})
+def verdict(score: float | None = 1.0, *judgements: Judgement) -> Verdict:
+    return Verdict(score, judge="llm", reason="votes", details={"kept": 1}, judgements=judgements)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def state_of(store: Store, turn_id: str = "t1") -> TurnState:
 async def test_judgements_are_kept_apart_from_the_verdict_and_read_back(store: Store) -> None:
     await claimed(store)
     said = [
-        judgement(1.0, latency_s=0.4, created_at=5.0, policy_version=7),
+        judgement(1.0, latency_s=0.4, created_at=5.0, details={"policy_version": 7}),
         judgement(None, failure="timeout", created_at=6.0),
     ]
     assert await store.record_verdict("t1", verdict(1.0, *said), "c")
@@ -76,7 +76,7 @@ async def test_a_verdict_without_judgements_is_one(store: Store) -> None:
     assert (kept.score, kept.failure) == (None, "TypeError")
 
 
-async def test_details_of_a_plugin_that_only_look_like_judgements_stay_details(store: Store) -> None:
+async def test_what_a_plugin_calls_judgements_in_its_details_stays_there(store: Store) -> None:
     await claimed(store)
     await store.record_verdict("t1", Verdict(1.0, judge="plugin", details={"judgements": ["good", "fine"]}), "c")
     stored = await store.verdict("t1")

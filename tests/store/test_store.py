@@ -148,7 +148,7 @@ async def test_verdict_without_effect_excludes(store: Store, verdict: Verdict, r
     turn = await store.get("t1")
     assert turn is not None
     assert turn.state is TurnState.EXCLUDED
-    assert turn.details["reason"] == reason
+    assert turn.reason == reason
     assert await store.reopen_unjudged() == (0 if verdict.is_judged else 1)
 
 
@@ -227,7 +227,7 @@ async def test_illegal_moves_are_refused_and_named(store: Store) -> None:
     await store.exclude(["t1"], "another reason")
     turn = await store.get("t1")
     assert turn is not None
-    assert turn.details["reason"] == "the session is over"
+    assert turn.reason == "the session is over"
 
 
 async def test_refused_job_takes_nothing_down_with_it(store: Store) -> None:

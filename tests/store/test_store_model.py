@@ -264,12 +264,11 @@ class StoreMachine(RuleBasedStateMachine):
     # What must hold.
 
     def as_stored(self, expected: Expected) -> Turn:
-        reason = {"reason": expected.reason} if expected.state is TurnState.EXCLUDED else {}
         return dataclasses.replace(
             expected.turn,
             state=expected.state,
             next_state=expected.next_states[0][1] if expected.next_states else None,
-            details={**expected.turn.details, **reason},
+            reason=expected.reason if expected.state is TurnState.EXCLUDED else "",
         )
 
     @invariant()

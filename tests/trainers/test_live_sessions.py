@@ -56,7 +56,7 @@ def turn(name: str, parent: str | None = None, **changes: object) -> Turn:
         "completion": Completion((7, 8 + number), (-4.0, -4.0), "reply", "stop", (VersionSpan(0, 0, 2),)),
         "sampling": SamplingParams(),
         "reply": {"role": "assistant", "content": "reply"},
-        "details": {"source": "ada" if name[0] == "a" else "bob"},
+        "source": "ada" if name[0] == "a" else "bob",
     }
     return Turn(**{**values, **changes})  # type: ignore[arg-type]
 

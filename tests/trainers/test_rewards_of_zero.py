@@ -36,7 +36,7 @@ def turn(number: int) -> Turn:
         completion=Completion((4, 5 + number), (-4.1, -4.2), "four", "stop", (VersionSpan(0, 0, 2),)),
         sampling=SamplingParams(),
         reply={"role": "assistant", "content": "four"},
-        details={"source": "ada"},
+        source="ada",
     )
 
 

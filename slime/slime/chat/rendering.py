@@ -159,9 +159,9 @@ class ChatFormat:
         if (fed := self._recent.get(prior.prompt_ids)) is not None:
             return fed
         plain = tuple(self._plain(message) for message in prior.messages)
-        options = prior.details.get("template_options", {})
+        tools = [self._neutralise_all(tool) for tool in prior.tools]
         try:
-            text = self._apply_template(plain, [self._neutralise_all(tool) for tool in prior.tools], options)
+            text = self._apply_template(plain, tools, prior.template_options)
         except RenderError:  # another template than the one it was rendered with
             return None
         return _Fed(plain, text) if text.replace(_MARK, "") == self.decode(prior.prompt_ids) else None

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slime.protocols import Judge
@@ -126,12 +126,7 @@ class JudgeFigures:
         self.turns += 1
         self.votes += len(verdict.votes)
         self.failed_votes += sum(vote is None for vote in verdict.votes)
-        entries = verdict.details.get("judgements")
-        self.latencies += [
-            float(entry["latency_s"])
-            for entry in (entries if isinstance(entries, list) else ())
-            if isinstance(entry, Mapping) and "latency_s" in entry
-        ]
+        self.latencies += [judgement.latency_s for judgement in verdict.judgements if judgement.latency_s]
         if verdict.score is None:
             self.unjudged += 1
             return

@@ -8,7 +8,7 @@ plug-in, judge ─────────────────────�
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ _RANKS = (PERSON, PLUGIN)
 def effective_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict that counts: by whoever comes first and has a score; of equals the last.
 
-    What others saw is not lost: their hint where it has none, and all their judgements in its details.
+    What others saw is not lost: their hints where it has none, and all their judgements.
 
     >>> effective_verdict([Verdict(1.0, judge="llm"), Verdict(-1.0, judge="person")]).score
     -1.0
@@ -33,23 +33,24 @@ def effective_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     details: dict[str, Any] = {}
     for verdict in reversed(ranked):
         details |= verdict.details
-    judgements = [entry for verdict in verdicts for entry in _judgements(verdict)]
-    if others:
-        details |= {"judgements": judgements}
-    hint = next((verdict.hint for verdict in ranked if verdict.hint), None)
-    return replace(best, hint=hint, details=details)
+    return replace(
+        best,
+        hints=next((verdict.hints for verdict in ranked if verdict.hints), ()),
+        details=details,
+        judgements=tuple(said for verdict in verdicts for said in verdict.as_judgements())
+        if others
+        else best.judgements,
+        retry_after_s=_longest(verdict.retry_after_s for verdict in verdicts),
+        hint_retry_after_s=_longest(verdict.hint_retry_after_s for verdict in verdicts),
+    )
 
 
 def _rank(verdict: Verdict) -> int:
     return _RANKS.index(verdict.judge) if verdict.judge in _RANKS else len(_RANKS)
 
 
-def _judgements(verdict: Verdict) -> list[Any]:
-    entries = verdict.details.get("judgements")
-    if isinstance(entries, list):
-        return entries
-    failure = "" if verdict.is_judged else verdict.reason or "no reason given"
-    return [{"judge": verdict.judge, "score": verdict.score, "answer": verdict.reason, "failure": failure}]
+def _longest(waits: Iterable[float | None]) -> float | None:
+    return max((wait for wait in waits if wait is not None), default=None)
 
 
 def verdict_of(feedback: Feedback) -> Verdict:

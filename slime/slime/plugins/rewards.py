@@ -174,7 +174,7 @@ def _values(turn: Turn, settings: Mapping[str, Any]) -> dict[str, Any]:
         response_length=len(turn.completion.token_ids),
         rollout_log_probs=list(turn.completion.logprobs),
         session_id=turn.session_id,
-        metadata={**turn.details, "next_state": next_state, "messages": list(turn.messages)},
+        metadata={**turn.details, "source": turn.source, "next_state": next_state, "messages": list(turn.messages)},
         status=Sample.Status.TRUNCATED if turn.completion.finish_reason == "length" else Sample.Status.COMPLETED,
     )
     return {

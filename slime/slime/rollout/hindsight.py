@@ -24,7 +24,7 @@ from typing import Any
 from slime.config import Config, JudgeConfig, RolloutConfig
 from slime.config.sections import LoraConfig
 from slime.data.stitching import ScoredTurn
-from slime.judging.hindsight.hints import HintSource, LlmHints, candidates_of
+from slime.judging.hindsight.hints import HintSource, LlmHints
 from slime.judging.hindsight.rule_hints import RuleHints
 from slime.judging.hindsight.teacher import Lesson, NoLesson, Teacher
 from slime.judging.llm.chat_model import ChatModel
@@ -86,11 +86,10 @@ async def taught_samples(
 
 
 async def _lesson(store: Store, teacher: Teacher, turn: Turn, verdict: Verdict) -> Lesson | NoLesson:
-    hints = candidates_of(verdict)
-    if not hints:
+    if not verdict.hints:
         return NoLesson("there is no hint")
     prior = await store.get(turn.parent_id) if turn.parent_id else None
-    lesson = await teacher.teach(turn, hints, prior)
+    lesson = await teacher.teach(turn, verdict.hints, prior)
     if isinstance(lesson, NoLesson):
         log.warning("turn not taught turn=%s reason=%r", turn.turn_id, lesson.reason)
     else:
@@ -113,4 +112,4 @@ def hint_source(config: Config, model: ChatModel | None) -> HintSource:
 
 def adapter_of(lora: LoraConfig) -> Callable[[Turn], str]:
     """The adapter that answered a turn; empty: the base."""
-    return lambda turn: lora.adapter_of(str(turn.details.get("source", "")))
+    return lambda turn: lora.adapter_of(turn.source)

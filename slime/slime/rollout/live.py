@@ -132,9 +132,8 @@ async def _judged(store: Store, judge: Judge, claim: Claim, owner: str, outage: 
     feedback, turn_id = claim.feedback, claim.turn.turn_id
     while True:
         turn, verdict = await judge_with_feedback(judge, claim.turn, feedback)
-        if not outage.lets_stand(turn_id, verdict):
-            answers = [entry for entry in verdict.details.get("judgements", ()) if entry.get("answer")]
-            await store.record_judgements(turn_id, answers)
+        if not outage.is_final(turn_id, verdict):
+            await store.record_judgements(turn_id, [said for said in verdict.judgements if said.answer])
             await store.release(owner, [turn_id])
             log.debug("turn waits for the judge turn=%s pause_s=%.1f", turn_id, outage.pause_s)
             return None
@@ -200,8 +199,7 @@ def sample_of(turn: Turn, verdict: Verdict) -> SampleGroup:
 
 def group_of(scored: ScoredTurn) -> SampleGroup:
     """One turn as a group of its own."""
-    turn = scored.turn
-    return SampleGroup(turn.turn_id, stitch([scored], source=str(turn.details.get("source", ""))))
+    return SampleGroup(scored.turn.turn_id, stitch([scored], source=scored.turn.source))
 
 
 async def judged_samples(

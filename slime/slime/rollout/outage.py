@@ -12,8 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from slime.judging.hindsight.hints import HINT_RETRY_AFTER_S
-from slime.judging.llm.voting import RETRY_AFTER_S
 from slime.judging.precedence import PERSON
 from slime.types import Verdict
 
@@ -41,11 +39,11 @@ class Outage:
         """Whether somebody was turned away and has had no last word since."""
         return bool(self._answered_by_then)
 
-    def lets_stand(self, key: str, verdict: Verdict) -> bool:
+    def is_final(self, key: str, verdict: Verdict) -> bool:
         """Whether the verdict on `key` is the last word; if not, ask for another when the pause is over."""
-        wait_s = retry_after_s(verdict)
+        wait_s = verdict.ask_again_after_s
         if wait_s is None:
-            if verdict.votes and verdict.judge != PERSON and RETRY_AFTER_S not in verdict.details:
+            if verdict.votes and verdict.judge != PERSON and verdict.retry_after_s is None:
                 self._num_answered += 1
             self.forget(key)
             return True
@@ -61,10 +59,3 @@ class Outage:
         """Have no part of it any more: it has had its last word, or will never be judged."""
         self._answered_by_then.pop(key, None)
         del self._refusals[key]
-
-
-def retry_after_s(verdict: Verdict) -> float | None:
-    """When to ask again: for the score if there is none, and for the hint; None if nobody was out."""
-    keys = (HINT_RETRY_AFTER_S,) if verdict.is_judged else (RETRY_AFTER_S, HINT_RETRY_AFTER_S)
-    waits = [float(verdict.details[key]) for key in keys if key in verdict.details]
-    return max(waits, default=None)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slime.store import records
+from slime.store import earlier, records
 from slime.store.reads import find_seq
 from slime.types import Message, TurnKind, TurnState
 
@@ -43,7 +43,7 @@ class TurnNote:
     reply: Message
     retry_of: str | None
     created_at: float
-    details: Mapping[str, Any]
+    matching: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _read(connection: sqlite3.Connection, seqs: Iterable[int]) -> list[TurnNote]
         NOTE, (json.dumps(list(seqs)),)
     ):
         try:
-            kept = records.decode_json(body)
+            kept = earlier.turn_values(records.decode_json(body))
             note = TurnNote(
                 turn_id,
                 session_id,
@@ -127,7 +127,7 @@ def _read(connection: sqlite3.Connection, seqs: Iterable[int]) -> list[TurnNote]
                 records.decode_json(reply),
                 kept["retry_of"],
                 created_at,
-                kept["details"],
+                kept["matching"],
             )
         except (ValueError, TypeError, KeyError):
             continue

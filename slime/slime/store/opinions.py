@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from slime.errors import CorruptRecord, LeaseLost, StoreError
+from slime.errors import CorruptRecord, LeaseLost
 from slime.store import records
 from slime.store.reads import TurnReader, damage_as_error, find_seq, need_seq
 from slime.store.states import check_move
@@ -38,8 +37,7 @@ def record_verdict(
 ) -> bool:
     """Store what a judge said; only a turn with a verdict that says something goes on towards training."""
     seq = need_seq(connection, turn_id)
-    verdict, judgements = records.split_judgements(verdict)
-    body = records.encode_verdict(verdict)
+    body = records.encode_json(records.verdict_fields(verdict))
     state, holder = connection.execute("SELECT state, lease_owner FROM turns WHERE seq = ?", (seq,)).fetchone()
     if state != TurnState.CLAIMED:
         said = connection.execute("SELECT body FROM verdicts WHERE seq = ?", (seq,)).fetchone()
@@ -50,7 +48,7 @@ def record_verdict(
         check_move(turn_id, TurnState(state), TurnState.JUDGED)
     if holder != owner:
         raise LeaseLost(f"turn {turn_id} is held by {holder}, not by {owner}")
-    _keep(connection, memory, seq, judgements)
+    _keep(connection, memory, seq, verdict.as_judgements())
     if _newest_feedback(connection, seq) > feedback_id:
         return False
     _put_verdict(connection, seq, body, feedback_id)
@@ -64,8 +62,7 @@ def record_verdict(
 def revise_verdict(connection: sqlite3.Connection, memory: Memory, turn_id: str, verdict: Verdict) -> bool:
     """Another judge's verdict in place of the stored one, where that is nobody's yet and not a person's."""
     seq = need_seq(connection, turn_id)
-    verdict, judgements = records.split_judgements(verdict)
-    _keep(connection, memory, seq, judgements)
+    _keep(connection, memory, seq, verdict.as_judgements())
     state = state_of(connection, seq)
     (kind, holder, reason) = connection.execute(
         "SELECT kind, lease_owner, reason FROM turns WHERE seq = ?", (seq,)
@@ -76,7 +73,7 @@ def revise_verdict(connection: sqlite3.Connection, memory: Memory, turn_id: str,
     feedback_id = _newest_feedback(connection, seq)
     if not (is_open and TurnKind(kind).is_trainable) or feedback_id:
         return False
-    _put_verdict(connection, seq, records.encode_verdict(verdict), feedback_id)
+    _put_verdict(connection, seq, records.encode_json(records.verdict_fields(verdict)), feedback_id)
     if not verdict.is_effective:
         if state is TurnState.EXCLUDED:
             move(connection, seq, turn_id, TurnState.READY, "judged again")
@@ -126,12 +123,9 @@ def _why_excluded(verdict: Verdict) -> str:
 
 
 def record_judgements(
-    connection: sqlite3.Connection, memory: Memory, turn_id: str, judgements: Sequence[Judgement | Mapping[str, Any]]
+    connection: sqlite3.Connection, memory: Memory, turn_id: str, judgements: Sequence[Judgement]
 ) -> None:
-    read = [records.as_judgement(entry) for entry in judgements]
-    if None in read:
-        raise StoreError(f"a judgement on turn {turn_id} names no judge or no score")
-    _keep(connection, memory, need_seq(connection, turn_id), [judgement for judgement in read if judgement])
+    _keep(connection, memory, need_seq(connection, turn_id), judgements)
 
 
 def _keep(connection: sqlite3.Connection, memory: Memory, seq: int, judgements: Sequence[Judgement]) -> None:

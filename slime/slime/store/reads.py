@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slime.errors import CorruptRecord, StoreError
-from slime.store import records
+from slime.store import earlier, records
 from slime.store.trunks import NO_TRUNK, Trunk, load_trunk
 from slime.types import Completion, Message, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
@@ -97,10 +97,9 @@ class TurnReader:
         self._check(row, prompt, numbers)
         self._trunks[row["seq"]] = Trunk(row["seq"], prompt + row["token_ids"], (*numbers, row["reply_id"]))
 
-        body = records.decode_json(row["body"])
+        body = earlier.turn_values(records.decode_json(row["body"]))
         reply = self._contents[row["reply_id"]][1]
         state = TurnState(row["state"])
-        reason = {"reason": row["reason"]} if state is TurnState.EXCLUDED else {}
         return Turn(
             turn_id=row["turn_id"],
             session_id=row["session_id"],
@@ -122,7 +121,11 @@ class TurnReader:
             state=state,
             retry_of=body["retry_of"],
             created_at=row["created_at"],
-            details=body["details"] | reason,
+            source=body["source"],
+            reason=row["reason"] if state is TurnState.EXCLUDED else body["reason"] * (state is TurnState.ABORTED),
+            template_options=body["template_options"],
+            matching=body["matching"],
+            details=body["details"],
         )
 
     def _base(self, base_seq: int | None) -> Trunk:
@@ -249,7 +252,7 @@ def read_verdict(connection: sqlite3.Connection, turn_id: str) -> Verdict | None
     with damage_as_error(f"the verdict on turn {turn_id}"):
         if records.checksum((body,)) != crc:
             raise CorruptRecord(f"the verdict on turn {turn_id} does not match its checksum")
-        return records.decode_verdict(body)
+        return records.verdict_from(records.decode_json(body))
 
 
 def read_history(connection: sqlite3.Connection, turn_id: str) -> list[Transition]:

@@ -24,7 +24,8 @@ from typing import Any
 import orjson
 
 from slime.errors import StoreError
-from slime.types import Judgement, Message, SamplingParams, Turn, Verdict
+from slime.store import earlier
+from slime.types import Judgement, Message, SamplingParams, Turn, TurnState, Verdict
 
 ID_BYTES = 4
 """Width of a stored token id or content number (little-endian int32)."""
@@ -149,6 +150,10 @@ def encode_body(turn: Turn) -> bytes:
             "spans": [(span.version, span.start, span.end) for span in completion.spans],
             "sampling": _changed_sampling(turn.sampling),
             "retry_of": turn.retry_of,
+            "source": turn.source,
+            "reason": turn.reason if turn.state is TurnState.ABORTED else "",  # of an exclusion it is in the row
+            "template_options": dict(turn.template_options),
+            "matching": turn.matching,
             "details": dict(turn.details),
         }
     )
@@ -168,55 +173,43 @@ def decode_sampling(values: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(**arguments)
 
 
-def encode_verdict(verdict: Verdict) -> bytes:
-    return encode_json(
-        {field.name: getattr(verdict, field.name) for field in dataclasses.fields(verdict) if field.name != "details"}
-        | {"details": dict(verdict.details)}
-    )
+def contents_of(turn: Turn) -> tuple[Any, ...]:
+    """What of a turn is stored once for all turns that say the same."""
+    return (*turn.messages, list(turn.tools), turn.reply)
 
 
-JUDGEMENTS = "judgements"
-"""Where a verdict's details bring what goes to the store's judgements."""
-
-_JUDGEMENT_FIELDS = frozenset(field.name for field in dataclasses.fields(Judgement)) - {"details"}
-
-
-def split_judgements(verdict: Verdict) -> tuple[Verdict, tuple[Judgement, ...]]:
-    """The verdict without the judgements in its details, and those; one made of the verdict if it brings none."""
-    entries = verdict.details.get(JUDGEMENTS, ())
-    judgements = [as_judgement(entry) for entry in entries] if isinstance(entries, Sequence) else []
-    if not judgements or None in judgements:  # none, or something of a plug-in's own under that name
-        failure = "" if verdict.is_judged else verdict.reason or "no reason given"
-        said = verdict.reason if verdict.is_judged else ""
-        return verdict, (Judgement(verdict.judge, verdict.score, answer=said, failure=failure),)
-    details = {name: value for name, value in verdict.details.items() if name != JUDGEMENTS}
-    return dataclasses.replace(verdict, details=details), tuple(filter(None, judgements))
+def packed_ids(turn: Turn) -> tuple[bytes, bytes, bytes]:
+    """Prompt ids, sampled ids and their log-probs."""
+    completion = turn.completion
+    return pack_ids(turn.prompt_ids), pack_ids(completion.token_ids), pack_floats(completion.logprobs)
 
 
-def as_judgement(entry: Any) -> Judgement | None:
-    """`{"judge": "llm", "score": 1.0, "answer": …}` as a judgement; what it has no field for goes to its details.
+def turn_checksum(turn: Turn, contents: Iterable[bytes], ids: Iterable[bytes], body: bytes) -> int:
+    """Of a turn as it is given; `contents` are the hashes of its `contents_of`."""
+    who = identity(turn.turn_id, turn.session_id, turn.parent_id, turn.kind, turn.created_at)
+    return checksum((*who, *contents, *ids, body))
 
-    None for anything else.
-    """
-    if isinstance(entry, Judgement):
-        return entry
-    if not isinstance(entry, Mapping) or not entry.keys() >= {"judge", "score"}:
-        return None
-    known = {name: value for name, value in entry.items() if name in _JUDGEMENT_FIELDS}
-    known["prompt"] = tuple(known.get("prompt", ()))
-    return Judgement(**known, details={name: value for name, value in entry.items() if name not in _JUDGEMENT_FIELDS})
+
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON, without its judgements."""
+    fields = {field.name: getattr(verdict, field.name) for field in dataclasses.fields(verdict)}
+    del fields["judgements"]
+    return fields | {"details": dict(verdict.details)}
+
+
+def verdict_from(fields: Mapping[str, Any]) -> Verdict:
+    """The verdict of `verdict_fields`, or of an earlier program's."""
+    values = earlier.verdict_values(fields)
+    return Verdict(**{**values, "votes": tuple(values.get("votes", ())), "hints": tuple(values["hints"])})
 
 
 def encode_judgement(judgement: Judgement) -> bytes:
     """A judgement but for its prompt, which is stored as a content."""
-    fields = {name: getattr(judgement, name) for name in sorted(_JUDGEMENT_FIELDS - {"prompt"})}
+    fields = {field.name: getattr(judgement, field.name) for field in dataclasses.fields(judgement)}
+    del fields["prompt"]
     return encode_json({**fields, "details": dict(judgement.details)})
 
 
 def decode_judgement(body: bytes, prompt: Sequence[Message]) -> Judgement:
-    return Judgement(**decode_json(body), prompt=tuple(prompt))
-
-
-def decode_verdict(body: bytes) -> Verdict:
-    values = decode_json(body)
-    return Verdict(**{**values, "votes": tuple(values["votes"])})
+    values = earlier.judgement_values(decode_json(body))
+    return Judgement(**{**values, "prompt": tuple(prompt), "group": tuple(values.get("group", ()))})

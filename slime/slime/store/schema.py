@@ -22,7 +22,7 @@ APPLICATION_ID = 0x0C1A3710
 
 FILE_NAME = "turns.sqlite3"
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 CREATE = """
 CREATE TABLE contents (
@@ -59,7 +59,7 @@ CREATE TABLE records (
     logprobs BLOB NOT NULL,                -- little-endian float64
     reply_id INTEGER NOT NULL,
     tools_id INTEGER NOT NULL,
-    body BLOB NOT NULL,                    -- JSON: text, finish reason, spans, sampling, retry_of, details
+    body BLOB NOT NULL,                    -- JSON: text, finish reason, spans, sampling, retry_of, source, …, details
     crc INTEGER NOT NULL                   -- of the turn as it was given, not of its encoding
 );
 CREATE TABLE next_states (
@@ -120,7 +120,11 @@ CREATE TABLE keys_owed (
 INSERT INTO keys_owed SELECT COALESCE(MAX(seq), 0) + 1 FROM turns
 """
 
-MIGRATIONS = {1: JUDGEMENTS_AND_FEEDBACK, 2: MATCHING_KEYS}
+TYPED_BODIES = "SELECT 1"
+"""No table changes: rows written from here on name what decides something apart from their details, and a program that
+looks for it there must not open the file (see `earlier`)."""
+
+MIGRATIONS = {1: JUDGEMENTS_AND_FEEDBACK, 2: MATCHING_KEYS, 3: TYPED_BODIES}
 """What turns a file of that version into one of the next."""
 
 WAL_PAGES = 4000

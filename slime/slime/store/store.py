@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from slime.errors import ConfigError, CorruptRecord, StoreError, StoreUnavailable
 from slime.private_files import check_private_dir, make_private_dir
@@ -184,7 +184,7 @@ class Store:
     ) -> bool:
         """CLAIMED → JUDGED, still leased; a verdict that says nothing → EXCLUDED with the reason.
 
-        The verdict's `details["judgements"]` are kept beside it, for ever and over later verdicts.
+        Its judgements are kept beside it, for ever and over later verdicts.
 
         Args:
             feedback: the newest that the verdict takes into account.
@@ -207,8 +207,8 @@ class Store:
             )
         )
 
-    async def record_judgements(self, turn_id: str, judgements: Sequence[Judgement | Mapping[str, Any]]) -> None:
-        """Keep what judges said of a turn, without making a verdict of it; `StoreError` for what is no judgement."""
+    async def record_judgements(self, turn_id: str, judgements: Sequence[Judgement]) -> None:
+        """Keep what judges said of a turn, without making a verdict of it."""
         await self._write(
             partial(opinions.record_judgements, memory=self._memory, turn_id=turn_id, judgements=tuple(judgements))
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from slime.errors import IllegalTransition, StoreError
 from slime.store import records
 from slime.store.notes import put_keys
-from slime.store.reads import find_seq, need_seq
+from slime.store.reads import TurnReader, find_seq, need_seq
 from slime.store.states import check_birth, check_move
 from slime.store.trunks import NO_TRUNK, Trunk, TrunkCache, load_trunk
 from slime.types import Message, Turn, TurnKind, TurnState
@@ -45,18 +45,22 @@ def append(
     state = TurnState.READY if is_ready else turn.state
     check_birth(turn.turn_id, state)
     base = _find_base(connection, memory, turn)
-    numbers, names = put_contents(connection, memory, (*turn.messages, list(turn.tools), turn.reply))
+    numbers, names = put_contents(connection, memory, records.contents_of(turn))
     *messages, tools_id, reply_id = numbers
-    prompt = records.pack_ids(turn.prompt_ids)
-    token_ids = records.pack_ids(turn.completion.token_ids)
-    logprobs = records.pack_floats(turn.completion.logprobs)
+    ids = prompt, token_ids, logprobs = records.packed_ids(turn)
     body = records.encode_body(turn)
-    who = records.identity(turn.turn_id, turn.session_id, turn.parent_id, turn.kind, turn.created_at)
-    crc = records.checksum((*who, *names, prompt, token_ids, logprobs, body))
+    crc = records.turn_checksum(turn, names, ids, body)
     stored = connection.execute(
         "INSERT INTO turns (turn_id, session_id, parent_id, kind, state, reason) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (turn_id) DO NOTHING RETURNING seq",
-        (turn.turn_id, turn.session_id, turn.parent_id, turn.kind, state, _birth_reason(turn)),
+        (
+            turn.turn_id,
+            turn.session_id,
+            turn.parent_id,
+            turn.kind,
+            state,
+            turn.reason if state is TurnState.EXCLUDED else "",
+        ),
     ).fetchall()
     if not stored:
         return _check_same(connection, turn.turn_id, crc)
@@ -160,14 +164,15 @@ def state_of(connection: sqlite3.Connection, seq: int) -> TurnState:
     return TurnState(state)
 
 
-def _birth_reason(turn: Turn) -> str:
-    return str(turn.details.get("reason", "")) if turn.state is TurnState.EXCLUDED else ""
-
-
 def _check_same(connection: sqlite3.Connection, turn_id: str, crc: int) -> None:
     """The same turn again is the same call again; another one under its id is refused."""
-    (stored,) = connection.execute("SELECT crc FROM records WHERE seq = ?", (need_seq(connection, turn_id),)).fetchone()
-    if stored != crc:
+    seq = need_seq(connection, turn_id)
+    (stored,) = connection.execute("SELECT crc FROM records WHERE seq = ?", (seq,)).fetchone()
+    if stored == crc:
+        return
+    turn = TurnReader(connection).turn(seq)  # of an earlier program, which wrote the same turn otherwise?
+    names = [records.content_hash(records.encode_json(value)) for value in records.contents_of(turn)]
+    if records.turn_checksum(turn, names, records.packed_ids(turn), records.encode_body(turn)) != crc:
         raise StoreError(f"another turn is stored as {turn_id}; turn ids must be unique")
 
 

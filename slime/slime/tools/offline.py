@@ -245,8 +245,8 @@ def _turn(
         reply=recorded.reply,
         tools=recorded.tools,
         next_state=recorded.next_state,
+        source=conversation.source or SOURCE,
         details={
-            "source": conversation.source or SOURCE,
             "session_source": "file",
             "file": conversation.place,
             "token_ids": "of the chat template: only the text was recorded",

@@ -22,7 +22,6 @@ from slime.errors import ConfigError
 from slime.judging.calibration import judge_again
 from slime.judging.llm.prompts import INSTRUCTIONS
 from slime.protocols import Judge
-from slime.rollout.outage import retry_after_s
 from slime.store import Store
 from slime.store.records import encode_json
 from slime.tools.calibrating import open_judge
@@ -58,7 +57,7 @@ async def rejudge(
         turns = [turn for turn in await store.session(session_id) if _can_be_judged(turn)]
         async for turn, verdict in judge_again(turns, judge, num_workers):
             before = await store.verdict(turn.turn_id)
-            is_out = retry_after_s(verdict) is not None
+            is_out = verdict.ask_again_after_s is not None
             is_revised = not (dry_run or is_out) and await store.revise_verdict(turn.turn_id, verdict)
             score = None if before is None else before.score
             yield Rejudged(turn.turn_id, score, verdict.score, verdict.reason, is_revised)

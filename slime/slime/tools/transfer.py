@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 from slime.data.conversation_files import Conversation, RecordedTurn, read_conversations
 from slime.errors import ConfigError
 from slime.store import Store
-from slime.store.records import decode_sampling, encode_json
+from slime.store.earlier import turn_values
+from slime.store.records import decode_sampling, encode_json, verdict_fields, verdict_from
 from slime.store.schema import FILE_NAME
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
@@ -68,9 +69,7 @@ def _record(
     next_states: Sequence[tuple[str | None, Sequence[Message]]],
     verdict: Verdict | None,
 ) -> dict[str, Any]:
-    completion, details = turn.completion, dict(turn.details)
-    if turn.state is TurnState.EXCLUDED and state is not TurnState.EXCLUDED:
-        details.pop("reason", None)  # of the store that excluded it
+    completion = turn.completion
     kept = 0 if before is None else _shared(before.prompt_ids + before.completion.token_ids, turn.prompt_ids)
     changed = {
         field.name: getattr(turn.sampling, field.name)
@@ -92,9 +91,13 @@ def _record(
         "finish_reason": completion.finish_reason,
         "versions": [[span.version, span.start, span.end] for span in completion.spans],
         "sampling": changed,
-        "details": details,
+        "source": turn.source,
+        "reason": turn.reason if state is turn.state else "",  # else it is of the store that excluded the turn
+        "template_options": dict(turn.template_options),
+        "matching": turn.matching,
+        "details": dict(turn.details),
         "next_states": [[from_turn, list(messages)] for from_turn, messages in next_states],
-        "verdict": None if verdict is None else dataclasses.asdict(verdict),
+        "verdict": None if verdict is None else verdict_fields(verdict),
     }
 
 
@@ -145,7 +148,7 @@ async def adopt(store: Store, conversation: Conversation, *, with_verdicts: bool
     for turn, _ in turns:
         said = records[turn.turn_id].get("verdict") if with_verdicts else None
         if said is not None and await store.verdict(turn.turn_id) is None:
-            await store.revise_verdict(turn.turn_id, _verdict(said))
+            await store.revise_verdict(turn.turn_id, verdict_from(said))
     return Adopted(stored, len(turns) - stored)
 
 
@@ -167,6 +170,7 @@ def _restored(conversation: Conversation) -> list[tuple[Turn, Mapping[str, Any]]
 
 
 def _turn(session_id: str, recorded: RecordedTurn, record: Mapping[str, Any], before: Turn | None) -> Turn:
+    values = turn_values(record)
     kept = int(record["prompt_ids_kept"])
     fed = before.prompt_ids + before.completion.token_ids if before is not None else ()
     if kept > len(fed):
@@ -191,12 +195,12 @@ def _turn(session_id: str, recorded: RecordedTurn, record: Mapping[str, Any], be
         state=TurnState(record["state"]),
         retry_of=record["retry_of"],
         created_at=record["created_at"],
-        details=record["details"],
+        source=values["source"],
+        reason=values["reason"],
+        template_options=values["template_options"],
+        matching=values["matching"],
+        details=values["details"],
     )
-
-
-def _verdict(value: Mapping[str, Any]) -> Verdict:
-    return Verdict(**{**value, "votes": tuple(value.get("votes", ()))})
 
 
 # ── Files ──────────────────────────────────────────────────────────────────────────────────────────────────────────

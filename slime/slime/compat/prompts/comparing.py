@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import asdict
 
 from slime.judging.llm.relative import RelativeJudge
 from slime.plugins.slime_sample import Group, Sample, flatten
@@ -48,7 +49,7 @@ class GroupComparer:
         async with self._free:
             while True:
                 verdicts = await self._judge.rank_replies(request, said, name)
-                if self._outage.lets_stand(name, verdicts[0]):
+                if self._outage.is_final(name, verdicts[0]):
                     break
                 await asyncio.sleep(self._outage.pause_s)
         if not verdicts[0].is_judged:
@@ -56,7 +57,7 @@ class GroupComparer:
         for parts, verdict in zip(replies, verdicts, strict=True):
             for part in parts:
                 part.reward = verdict.score
-                part.metadata["reward_details"] = dict(verdict.details)
+                part.metadata["reward_details"] = {"judgements": [asdict(said) for said in verdict.judgements]}
 
 
 def _is_waiting(parts: list[Sample]) -> bool:

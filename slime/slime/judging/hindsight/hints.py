@@ -4,7 +4,7 @@
                                                                       │ the same twice, too long,
                                                                       │ gives the answer away
                                                                       ▼
-                                  HintingJudge: Verdict with its hint, and all candidates in its details
+                                                    HintingJudge: Verdict with its hints
 
 Where no model is to be asked, `rule_hints` reads wishes from people's own words. Which candidate teaches may only be
 decided with the teacher's opinion of each (see `teacher`); until then the hint of a verdict is the first candidate.
@@ -15,32 +15,23 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, Protocol
 
 from slime.config.sections import JudgeConfig
 from slime.judging.hindsight.leaks import leak
 from slime.judging.llm.chat_model import ChatModel
 from slime.judging.llm.prompts import NEXT_STATE_CHARS, SHOWN_MESSAGES, message_text, read_score, shorten, shown_parts
-from slime.judging.llm.voting import RETRY_AFTER_S, Ballot, collect_votes, count_votes
+from slime.judging.llm.votes import Question, Unreadable, ask_votes, majority
 from slime.protocols import Judge
-from slime.types import Message, SamplingParams, Turn, Verdict
+from slime.types import Judgement, Message, Turn, Verdict
 
 Selection = Literal["shortest", "longest", "token_optimal", "sequence_optimal"]
 
 SHORTEST, LONGEST = 10, 400
 """Characters that a hint has."""
-
-JUDGEMENTS = "judgements"
-"""Where a verdict's details hold what each vote was asked and said."""
-
-CANDIDATES = "hint_candidates"
-"""Where a verdict's details keep all hints that were fit, the preferred one first."""
-
-HINT_RETRY_AFTER_S = "hint_retry_after_s"
-"""Where they say that whoever reads hints was out, and in how many seconds to ask again."""
 
 INSTRUCTIONS = """\
 You look back at one reply of an assistant, knowing what happened next. You are shown, between marks, the REQUEST \
@@ -71,12 +62,16 @@ class Hindsight:
     Attributes:
         candidates: fit to be used, each different; empty when there is nothing to learn from.
         reason: for people: where they come from, or why there is none.
-        details: what to keep: the votes as `judgements`, and what was `refused` and why.
+        refused: hints that must not teach, each with the reason.
+        judgements: the answers that they were read in.
+        retry_after_s: the model was unavailable; when to ask it again.
     """
 
     candidates: tuple[str, ...]
     reason: str
-    details: Mapping[str, Any] = field(default_factory=dict)
+    refused: tuple[tuple[str, str], ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+    retry_after_s: float | None = None
 
 
 class HintSource(Protocol):
@@ -101,18 +96,13 @@ class HintingJudge:
     async def judge(self, turn: Turn) -> Verdict:
         verdict, hindsight = await asyncio.gather(self._judge.judge(turn), self._source.hindsight(turn))
         ordered = sorted(hindsight.candidates, key=len, reverse=self._longest_first)
-        judgements = [*verdict.details.get(JUDGEMENTS, ()), *hindsight.details.get(JUDGEMENTS, ())]
-        refused = list(hindsight.details.get("refused", ()))
-        read = {CANDIDATES: ordered, "hindsight": hindsight.reason, "refused_hints": refused, JUDGEMENTS: judgements}
-        details = {**verdict.details, **read}
-        if RETRY_AFTER_S in hindsight.details:
-            details[HINT_RETRY_AFTER_S] = hindsight.details[RETRY_AFTER_S]
-        return replace(verdict, hint=ordered[0] if ordered else None, details=details)
-
-
-def candidates_of(verdict: Verdict) -> tuple[str, ...]:
-    """Every hint that may teach, the preferred one first."""
-    return tuple(verdict.details.get(CANDIDATES, ())) or ((verdict.hint,) if verdict.hint else ())
+        return replace(
+            verdict,
+            hints=tuple(ordered),
+            details={**verdict.details, "hindsight": hindsight.reason, "refused_hints": hindsight.refused},
+            judgements=(*verdict.judgements, *hindsight.judgements),
+            hint_retry_after_s=hindsight.retry_after_s,
+        )
 
 
 class LlmHints:
@@ -125,49 +115,29 @@ class LlmHints:
         self._model = model
         self._config = config
         self._max_hints = max_hints
-        self._sampling = SamplingParams(
-            temperature=config.judge_temperature, max_new_tokens=config.judge_max_new_tokens
-        )
 
     async def hindsight(self, turn: Turn) -> Hindsight:
         if not turn.next_state:
             return Hindsight((), "nothing followed the reply")
         nonce = secrets.token_hex(8)
-        messages = hint_messages(turn, nonce)
-
-        async def vote(index: int) -> Ballot:
-            return await self._vote(messages, f"hint-{turn.turn_id}-{index}-{nonce}", nonce)
-
-        config = self._config
-        ballots = await collect_votes(vote, config.majority_vote_n, config.judge_timeout_s)
-        asked = {"prompt": messages, "model": self._model.name}
-        counted = count_votes(ballots, config.majority_vote_threshold, "hint", asked, quorum=config.judge_quorum)
+        questions = [Question(hint_messages(turn, nonce), partial(_read, nonce))] * self._config.majority_vote_n
+        votes = await ask_votes(self._model, questions, self._config, f"hint-{turn.turn_id}-{nonce}")
+        counted = majority(votes, self._config, "hint", lambda hint: 1.0 if hint else -1.0)
         if counted.score != 1.0:
-            return Hindsight((), counted.reason, counted.details)
-        hints = [str(ballot.details["hint"]) for ballot in ballots if ballot.score == 1.0]
-        fit, refused = fit_hints(hints, turn)
-        details = {**counted.details, "refused": refused}
-        return Hindsight(fit[: self._max_hints], f"{counted.reason}; {len(fit)} hints are fit", details)
+            wait_s = counted.retry_after_s
+            return Hindsight((), counted.reason, judgements=counted.judgements, retry_after_s=wait_s)
+        fit, refused = fit_hints([vote.reading for vote in votes if vote.reading], turn)
+        reason = f"{counted.reason}; {len(fit)} hints are fit"
+        return Hindsight(fit[: self._max_hints], reason, refused, counted.judgements)
 
-    async def _vote(self, messages: list[Message], request_id: str, nonce: str) -> Ballot:
-        start = time.monotonic()
-        answer = await self._model.answer(messages, request_id, self._sampling)
-        details: dict[str, Any] = {
-            "answer": answer.text,
-            "finish_reason": answer.finish_reason,
-            "latency_s": round(time.monotonic() - start, 4),
-            "model": answer.model,
-            "policy_version": answer.policy_version,
-        }
-        if answer.finish_reason != "stop":
-            return Ballot(None, f"the answer was cut off ({answer.finish_reason})", details)
-        score = read_score(answer.text)
-        if score == -1.0:
-            return Ballot(-1.0, "", details)
-        hint = read_hint(answer.text, nonce)
-        if score != 1.0 or not hint:
-            return Ballot(None, "neither a hint in its marks with a box of 1 nor a box of -1", details)
-        return Ballot(1.0, "", {**details, "hint": hint})
+
+def _read(nonce: str, answer: str) -> str:
+    """The hint in an answer; empty where the answer says that there is none."""
+    score = read_score(answer)
+    hint = read_hint(answer, nonce) if score == 1.0 else ""
+    if score != -1.0 and not hint:
+        raise Unreadable("neither a hint in its marks with a box of 1 nor a box of -1")
+    return hint
 
 
 def hint_messages(turn: Turn, nonce: str) -> list[Message]:
@@ -191,7 +161,7 @@ def read_hint(answer: str, nonce: str) -> str:
     return " ".join(hint.partition(f"[END OF HINT {nonce}]")[0].split()) if mark else ""
 
 
-def fit_hints(hints: Sequence[str], turn: Turn) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+def fit_hints(hints: Sequence[str], turn: Turn) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """The hints that may teach, each once, and those refused with the reason."""
     request = _text_of([message for message in turn.messages if message.get("role") == "user"])
     told = _text_of(turn.next_state or ())
@@ -209,7 +179,7 @@ def fit_hints(hints: Sequence[str], turn: Turn) -> tuple[tuple[str, ...], list[t
             refused.append((hint, reason))
         else:
             fit.append(hint)
-    return tuple(fit), refused
+    return tuple(fit), tuple(refused)
 
 
 def _text_of(messages: Sequence[Message]) -> str:

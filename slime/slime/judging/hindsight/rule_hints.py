@@ -32,7 +32,7 @@ class RuleHints:
         if not instructions:
             return Hindsight((), "the complaint does not say what is wanted")
         fit, refused = fit_hints([instructions], turn)
-        return Hindsight(fit, f"{evidence[0].kind}: {evidence[0].words[:80]}", {"refused": refused})
+        return Hindsight(fit, f"{evidence[0].kind}: {evidence[0].words[:80]}", refused)
 
 
 def wishes(text: str) -> list[str]:

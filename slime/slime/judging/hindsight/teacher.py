@@ -132,8 +132,8 @@ class Teacher:
         return self._choose(hints, scores, own)
 
     async def _under(self, hint: str, turn: Turn, prior: Turn | None) -> TokenScores:
-        options = turn.details.get("template_options", {})
-        prompt_ids = self._chat.render(with_hint(turn.messages, hint), turn.tools, prior, options=options)
+        hinted = with_hint(turn.messages, hint)
+        prompt_ids = self._chat.render(hinted, turn.tools, prior, options=turn.template_options)
         adapter = self._adapter_of(turn) if self._is_policy else ""
         return await self._score(self._engine, prompt_ids, turn, adapter)
 

@@ -13,17 +13,17 @@ import json
 import random
 import re
 import secrets
-import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 from slime.config.sections import JudgeConfig
 from slime.judging.llm.chat_model import ChatModel
 from slime.judging.llm.prompts import REPLY_CHARS, REQUEST_CHARS, material, request_end
-from slime.judging.llm.voting import Ballot, collect_votes, quorum_of, retry_details
+from slime.judging.llm.votes import Question, Unreadable, Vote, ask_votes, without_quorum
 from slime.protocols import Judge
 from slime.store import Store
-from slime.types import Message, SamplingParams, Turn, TurnState, Verdict
+from slime.types import Message, Turn, TurnState, Verdict
 
 INSTRUCTIONS = """\
 You compare several replies of an assistant to one request. You are shown, between marks, the REQUEST (the end of the \
@@ -41,9 +41,6 @@ write, with > between better and worse and = between equals: for example \\boxed
 
 MAX_REPLIES = 8
 """More than this no judge ranks at once."""
-
-_NET_WINS = "net_wins"
-"""Where a vote's details hold the net wins of each reply."""
 
 _ANSWER = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _RANKING = re.compile(r"\d+(?:\s*[>=]\s*\d+)*")
@@ -104,9 +101,6 @@ class RelativeJudge:
     def __init__(self, model: ChatModel, config: JudgeConfig) -> None:
         self._model = model
         self._config = config
-        self._sampling = SamplingParams(
-            temperature=config.judge_temperature, max_new_tokens=config.judge_max_new_tokens
-        )
 
     async def rank(self, turns: Sequence[Turn]) -> tuple[Verdict, ...]:
         """A verdict for each of 2 to 8 turns of one request, as `rank_replies` gives it."""
@@ -125,66 +119,42 @@ class RelativeJudge:
         if not 2 <= len(replies) <= MAX_REPLIES:
             raise ValueError(f"2 to {MAX_REPLIES} replies are compared, not {len(replies)}")
         nonce = secrets.token_hex(8)
-
-        async def vote(index: int) -> Ballot:
+        questions = []
+        for index in range(self._config.majority_vote_n):
             order = list(range(len(replies)))
             random.Random(f"{nonce}-{index}").shuffle(order)
             messages = compare_messages(request, replies, order, nonce)
-            return await self._vote(messages, order, f"compare-{name}-{index}-{nonce}")
-
-        config = self._config
-        ballots = await collect_votes(vote, config.majority_vote_n, config.judge_timeout_s)
-        return _verdicts(ballots, len(replies), quorum_of(config.judge_quorum, len(ballots)))
-
-    async def _vote(self, messages: list[Message], order: Sequence[int], request_id: str) -> Ballot:
-        start = time.monotonic()
-        answer = await self._model.answer(messages, request_id, self._sampling)
-        details: dict[str, Any] = {
-            "prompt": messages,
-            "answer": answer.text,
-            "model": answer.model,
-            "latency_s": round(time.monotonic() - start, 4),
-            "policy_version": answer.policy_version,
-        }
-        if answer.finish_reason != "stop":
-            return Ballot(None, f"the answer was cut off ({answer.finish_reason})", details)
-        ranks = read_ranking(answer.text, len(order))
-        if ranks is None:
-            return Ballot(None, "no ranking of all replies in the last box", details)
-        shown = net_wins(ranks)
-        by_reply = [shown[order.index(index)] for index in range(len(order))]
-        return Ballot(0.0, "", {**details, _NET_WINS: by_reply})
+            questions.append(Question(messages, partial(_read_net_wins, order)))
+        votes = await ask_votes(self._model, questions, self._config, f"compare-{name}-{nonce}")
+        return _verdicts(votes, len(replies), self._config)
 
 
-def _verdicts(ballots: Sequence[Ballot], num_replies: int, quorum: int) -> tuple[Verdict, ...]:
+def _read_net_wins(order: Sequence[int], answer: str) -> list[int]:
+    """The net wins of each reply, in the order in which the replies were given and not in that which was shown."""
+    ranks = read_ranking(answer, len(order))
+    if ranks is None:
+        raise Unreadable("no ranking of all replies in the last box")
+    shown = net_wins(ranks)
+    return [shown[order.index(index)] for index in range(len(order))]
+
+
+def _verdicts(votes: Sequence[Vote[list[int]]], num_replies: int, config: JudgeConfig) -> tuple[Verdict, ...]:
     """What the votes come to. Net wins are added up before they are divided, so equals are equal to the last bit."""
-    valid = [ballot.details[_NET_WINS] for ballot in ballots if ballot.score is not None]
-    failures = "; ".join(sorted({ballot.failure for ballot in ballots if ballot.failure}))
+    valid = [vote.reading for vote in votes if vote.reading is not None]
     totals = [sum(column) for column in zip(*valid, strict=True)]
+    unjudged = without_quorum(votes, config)
     verdicts = []
     for index in range(num_replies):
-        judgements = [_judgement(ballot, index) for ballot in ballots]
-        votes = tuple(entry["score"] for entry in judgements)
-        details: dict[str, Any] = {"judgements": judgements}
-        if len(valid) < quorum:
-            reason = f"{len(valid)} of {len(ballots)} votes are valid, {quorum} are needed: {failures}"
-            details |= retry_details(ballots, quorum)
-            verdicts.append(Verdict(None, votes, 0.0, judge="relative", reason=reason, details=details))
-            continue
-        score = totals[index] / (len(valid) * (num_replies - 1))
         place = 1 + sum(total > totals[index] for total in totals)
-        reason = f"place {place} of {num_replies} replies to the request"
-        agreement = _agreement(index, totals, valid)
-        verdicts.append(Verdict(score, votes, agreement, judge="relative", reason=reason, details=details))
+        scores = tuple(None if vote.reading is None else vote.reading[index] / (num_replies - 1) for vote in votes)
+        verdict = unjudged or Verdict(
+            totals[index] / (len(valid) * (num_replies - 1)),
+            agreement=_agreement(index, totals, valid),
+            reason=f"place {place} of {num_replies} replies to the request",
+        )
+        kept = tuple(vote.judgement("relative", score) for vote, score in zip(votes, scores, strict=True))
+        verdicts.append(replace(verdict, votes=scores, judge="relative", judgements=kept))
     return tuple(verdicts)
-
-
-def _judgement(ballot: Ballot, index: int) -> dict[str, Any]:
-    """A vote as it is kept beside the reply: its points in it, and what was shown and said."""
-    kept = dict(ballot.details)
-    net = kept.pop(_NET_WINS, None)
-    score = None if net is None else net[index] / (len(net) - 1)
-    return {"judge": "relative", "score": score, "failure": ballot.failure, **kept}
 
 
 def _agreement(index: int, totals: Sequence[int], valid: Sequence[Sequence[int]]) -> float:
@@ -243,27 +213,26 @@ class SiblingJudge:
 
     async def _stored(self, group: Sequence[Turn]) -> Verdict | None:
         """What an earlier comparison of this very group said of its first turn."""
-        ids = sorted(turn.turn_id for turn in group)
+        ids = tuple(sorted(turn.turn_id for turn in group))
         kept = [
             judgement
             for judgement in await self._store.judgements(group[0].turn_id)
-            if judgement.judge == "relative" and judgement.details.get("group") == ids
+            if judgement.judge == "relative" and judgement.group == ids
         ]
         scores = [judgement.score for judgement in kept if judgement.score is not None]
         if not scores:
             return None
         mean = sum(scores) / len(scores)
         votes = tuple(judgement.score for judgement in kept)
-        return Verdict(mean, votes, kept[-1].details.get("agreement", 1.0), judge="relative", reason="compared before")
+        return Verdict(mean, votes, kept[-1].agreement, judge="relative", reason="compared before")
 
     async def _compared(self, group: Sequence[Turn]) -> Verdict:
         """Compare, keep what was said of each, and offer those for judging that nobody went on from."""
         verdicts = await self._relative.rank(group)
-        ids = sorted(turn.turn_id for turn in group)
+        ids = tuple(sorted(turn.turn_id for turn in group))
         for turn, verdict in zip(group[1:], verdicts[1:], strict=True):
             if verdict.is_judged:
-                extra = {"group": ids, "agreement": verdict.agreement}
-                entries = [{**entry, **extra} for entry in verdict.details["judgements"]]
-                await self._store.record_judgements(turn.turn_id, entries)
+                kept = [replace(said, group=ids, agreement=verdict.agreement) for said in verdict.judgements]
+                await self._store.record_judgements(turn.turn_id, kept)
                 await self._store.offer(turn.turn_id)
         return verdicts[0]
