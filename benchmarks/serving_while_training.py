@@ -19,7 +19,10 @@ from pathlib import Path
 
 from openai import AsyncOpenAI
 from openclaw_test.demo import RECIPE
-from openclaw_test.people.people import Crowd, Exchange, Person
+from openclaw_test.people.assistants import StreamedAssistant
+from openclaw_test.people.personas import PLAIN, TINY
+from openclaw_test.people.sessions import Crowd, Exchange
+from openclaw_test.people.users import Person
 from openclaw_test.tiny.model import build_tiny_model
 from openclaw_test.training_run import TrainingRun
 
@@ -29,7 +32,8 @@ SIDE = {"X-Turn-Type": "side"}
 async def talk(client: AsyncOpenAI, model: str, num_people: int, seconds: float, seed: int) -> list[Exchange]:
     """Everything that happened while people talked for some time."""
     exchanges: list[Exchange] = []
-    crowd = Crowd([Person(f"person {index}", "plain", seed) for index in range(num_people)], client, model)
+    assistant = StreamedAssistant(client, model, max_tokens=TINY.max_tokens)
+    crowd = Crowd([Person(f"person {index}", PLAIN, seed) for index in range(num_people)], assistant)
     talking = asyncio.create_task(crowd.talk(exchanges.append))
     await asyncio.wait([talking], timeout=seconds)
     crowd.stop()
@@ -52,7 +56,8 @@ async def measure(options: argparse.Namespace, run_dir: Path) -> dict[str, float
         steps = run.step
     figures = {"swaps": float(steps), "swap interval s": options.rounds * options.seconds / max(1, steps)}
     for kind, exchanges in (("quiet", quiet), ("training", training)):
-        first = [exchange.first_token_s for exchange in exchanges if exchange.first_token_s is not None]
+        replies = [exchange.reply for exchange in exchanges if exchange.reply]
+        first = [reply.first_token_s for reply in replies if reply.first_token_s is not None]
         figures[f"{kind} requests"] = float(len(exchanges))
         figures[f"{kind} failed"] = float(sum(bool(exchange.error) for exchange in exchanges))
         figures[f"{kind} first token p50 ms"] = 1000 * statistics.median(first)

@@ -34,7 +34,8 @@ from openclaw_test.people.sessions import Session
 from openclaw_test.report.divergence import kl_to, sample_scored
 from openclaw_test.report.eval_view import write_report
 from openclaw_test.serving import running_engine, serve_model
-from openclaw_test.suites.scoring import HeldOut, SeedResult
+from openclaw_test.suites.held_out import HeldOut
+from openclaw_test.suites.scoring import SeedResult
 from openclaw_test.training_run import TrainingRun
 from openclaw_test.trial import Plan, UserFactory, run_trial
 from rich.console import Console

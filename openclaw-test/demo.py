@@ -22,9 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
-from openclaw_test.people.people import Crowd, Exchange, Person
+from openclaw_test.people.assistants import ServedAssistant, StreamedAssistant
+from openclaw_test.people.personas import PLAIN, TINY
+from openclaw_test.people.sessions import Crowd, Exchange
+from openclaw_test.people.styles import RULES
+from openclaw_test.people.users import Person
 from openclaw_test.report.demo_view import DemoView, draw_curves, print_summary
-from openclaw_test.suites.scores import score_server
+from openclaw_test.suites.held_out import held_out
 from openclaw_test.tiny.model import build_tiny_model
 from openclaw_test.training_run import TrainingRun
 from rich.console import Console
@@ -106,17 +110,24 @@ async def _demo(options: argparse.Namespace) -> None:
         name = (await client.models.list()).data[0].id
         if progress.accuracy_before < 0:
             console.print(f"Scoring the model as it is, on {options.questions} held-out problems …")
-            before = await score_server(client, name, options.questions, seed=1)
-            progress.satisfaction_before, progress.accuracy_before = before.satisfaction, before.accuracy
+            progress.satisfaction_before, progress.accuracy_before = await _score(client, name, options.questions)
             _save(run_dir, progress)
         await _talk(options, run, client, name, progress)
         console.print("Scoring the model as it is now …")
-        after = await score_server(client, name, options.questions, seed=1)
-    summary = _summary(options, run, progress, after.satisfaction, after.accuracy)
+        satisfaction, accuracy = await _score(client, name, options.questions)
+    summary = _summary(options, run, progress, satisfaction, accuracy)
     summary["seconds"] = round(progress.talk_seconds + time.monotonic() - began, 1)
     (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     draw_curves(run_dir / "curves.png", progress.first_replies, run.metrics())
     print_summary(console, summary, run_dir)
+
+
+async def _score(client: AsyncOpenAI, name: str, num_questions: int) -> tuple[dict[str, float], float]:
+    """Share of held-out replies that keep each rule, and share with the right answer; nothing of it is captured."""
+    assistant = ServedAssistant(client, name, max_tokens=TINY.max_tokens, has_user_keys=False)
+    rules = {rule: lambda reply, keeps=keeps: keeps(reply.text) for rule, keeps in RULES.items()}
+    found = await held_out(assistant, Person("held out", PLAIN, seed=1), num_questions, 1, rules)
+    return {rule: kept / found.num for rule, kept in found.num_kept_of.items()}, found.num_right / found.num
 
 
 async def _talk(
@@ -126,14 +137,15 @@ async def _talk(
     progress.sessions_seed += 1
     seed = 1000 * options.seed + progress.sessions_seed
     # The people do not retry: a request that fails is counted.
-    crowd = Crowd([Person(who, RULE, seed) for who in NAMES], client.with_options(max_retries=0), name)
+    assistant = StreamedAssistant(client.with_options(max_retries=0), name, max_tokens=TINY.max_tokens)
+    crowd = Crowd([Person(who, PLAIN, seed) for who in NAMES], assistant)
     view = DemoView(options.updates)
 
     def watch(exchange: Exchange) -> None:
         progress.requests += 1
         progress.requests_failed += bool(exchange.error)
-        if exchange.is_unasked and exchange.is_satisfied is not None:
-            row = [float(run.step), float(exchange.is_satisfied), float(bool(exchange.is_right))]
+        if exchange.attempt == 0 and exchange.is_kept is not None:
+            row = [float(run.step), float(exchange.is_kept), float(bool(exchange.is_right))]
             progress.first_replies.append(row)
         view.exchange(exchange)
 

@@ -14,7 +14,8 @@ from openclaw_test.people.assistants import Assistant
 from openclaw_test.people.personas import Persona, drifted
 from openclaw_test.people.sessions import Session, hold_rounds
 from openclaw_test.people.users import ScriptedUser, User
-from openclaw_test.suites.scoring import HeldOut, PersonaScore, SeedResult, held_out, summarise
+from openclaw_test.suites.held_out import HeldOut, held_out
+from openclaw_test.suites.scoring import PersonaScore, SeedResult, summarise
 
 UserFactory = Callable[[str, Persona, int], User]
 """name, persona, seed → a user."""
@@ -91,7 +92,7 @@ async def run_trial(
         first_number += num_rounds
         for tester in testers[:: plan.num_users]:
             held[tester.persona.name] = await held_out(
-                probe or assistant, tester, plan.num_questions, seed, plan.personas
+                probe or assistant, tester, plan.num_questions, seed, {who.name: who.keeps for who in plan.personas}
             )
     return SeedResult(seed, sessions, held)
 

@@ -1,6 +1,7 @@
 """Who answers: a served model as it is, one that remembers what it was told, the best of several tries.
 
     messages ─▶ ServedAssistant ─▶ an OpenAI-compatible server                                  ─▶ Reply
+             ─▶ StreamedAssistant ─▶ the same, token by token; for what may become training data
              ─▶ MemoryAssistant ─ past corrections of this user ─▶ system prompt ─▶ the assistant it wraps
              ─▶ BestOfN ─ n replies of the assistant it wraps ─▶ the judge's favourite
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -88,6 +90,29 @@ class ServedAssistant:
             if call.type == "function"
         )
         return Reply(text, completion.usage.completion_tokens if completion.usage else len(text.split()), calls)
+
+
+class StreamedAssistant:
+    """A model as a chat page asks it: streamed, sampled without a seed, under the client's own key.
+
+    Errors: also what breaks a stream off, `httpx.HTTPError` or TimeoutError after `REQUEST_S`.
+    """
+
+    def __init__(self, client: AsyncOpenAI, model: str, *, max_tokens: int) -> None:
+        self._client = client
+        self._arguments: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 1.0}
+        self._arguments["stream_options"] = {"include_usage": True}
+
+    async def reply(self, messages: Sequence[Message], *, user: str, seed: int) -> Reply:
+        began, first_token_s, parts, num_tokens = time.perf_counter(), None, list[str](), 0
+        async with asyncio.timeout(REQUEST_S):
+            asked: dict[str, Any] = {**self._arguments, "messages": list(messages)}
+            async for chunk in await self._client.chat.completions.create(stream=True, **asked):
+                if chunk.choices and chunk.choices[0].delta.content:
+                    first_token_s = first_token_s or time.perf_counter() - began
+                    parts.append(chunk.choices[0].delta.content)
+                num_tokens = chunk.usage.completion_tokens if chunk.usage else num_tokens
+        return Reply("".join(parts), num_tokens, first_token_s=first_token_s)
 
 
 class MemoryAssistant:

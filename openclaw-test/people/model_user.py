@@ -19,10 +19,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from openclaw_test.people import phrases
-from openclaw_test.people.people import Reaction
 from openclaw_test.people.personas import Persona, Reply
 from openclaw_test.people.problems import Problem
-from openclaw_test.people.users import ScriptedUser
+from openclaw_test.people.users import Reaction, ScriptedUser
 from openclaw_test.serving import openai_client
 from openclaw_test.trial import UserFactory
 from slime.errors import ConfigError, OpenClawError

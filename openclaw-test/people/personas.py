@@ -35,11 +35,13 @@ class Reply:
     Attributes:
         num_tokens: of the whole reply as the server counts them, the stop token included.
         tool_calls: name and arguments (JSON text) of each.
+        first_token_s: from sending the request to the first text; None unless the reply was streamed and has any.
     """
 
     text: str
     num_tokens: int
     tool_calls: tuple[tuple[str, str], ...] = ()
+    first_token_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Persona:
         rule: the rule in words, for tables.
         keeps: whether a reply holds to it.
         wish: the name in `phrases.WISHES` of what to ask for when it does not.
-        system: the system prompt of the application they use.
+        system: the system prompt of the application they use; empty for none.
     """
 
     name: str
@@ -116,6 +118,10 @@ def personas(min_tokens: int) -> Mapping[str, Persona]:
             system="You are a helpful assistant.",
         ),
     }
+
+
+PLAIN = dataclasses.replace(personas(TINY.min_tokens)["student"], system="")
+"""The demo's: a student without an application of their own."""
 
 
 def chosen(name: str, min_tokens: int) -> list[Persona]:

@@ -1,28 +1,35 @@
 """Sessions: a user asks, reads, complains at most once, and leaves; what came of it is what the metrics are made of.
 
     users × rounds ─▶ hold_session(user, assistant) ─▶ Session: did the first reply keep the rule? was it right?
-                        between two rounds: `settle`, so that a model that learns has learned from the last one
+    or a Crowd          └▶ watch(Exchange): each request    └▶ between two rounds: `settle`, until the model has learned
 
-All users of a round talk at the same time, to one model. Sessions are numbered per user, and the paper's metric
-counts them: what is judged is the *first* reply, before anything has been said about style.
+All users of a round talk at the same time, to one model; those of a crowd do not wait for each other. Sessions are
+numbered per user, and the paper's metric counts them: what is judged is the *first* reply, before anything has been
+said about style.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+import httpx
 from openai import OpenAIError
 from openclaw_test.people.assistants import Assistant
 from openclaw_test.people.personas import Reply
-from openclaw_test.people.problems import final_answer
+from openclaw_test.people.problems import Problem, final_answer
 from openclaw_test.people.users import User, request_seed
 from slime.errors import OpenClawError
 from slime.judging.rules.judge import weigh
 from slime.types import Message
 
 MAX_TRIES = 2
+_AFTER_FAILURE_S = 0.5
+"""How long a user waits after a failed session, so that a restarting server is not hammered."""
+_FAILURES = (OpenAIError, httpx.HTTPError, TimeoutError)
+"""How a request fails; what breaks a stream off is none of the client's own errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +58,64 @@ class Session:
     error: str = ""
 
 
-async def hold_session(user: User, assistant: Assistant, number: int, seed: int) -> Session:
-    """One problem, asked again at most once; the closing words tell the assistant how the last reply was received."""
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request and what became of it.
+
+    Attributes:
+        attempt: of the session's problem, from 0; `MAX_TRIES` for the closing words.
+        is_kept, is_right: as a `Session`'s; None when there was no reply, or nothing was asked.
+        error: what went wrong; empty when nothing did.
+    """
+
+    user: str
+    request: str
+    attempt: int
+    reply: Reply | None = None
+    is_kept: bool | None = None
+    is_right: bool | None = None
+    error: str = ""
+
+
+Watch = Callable[[Exchange], None]
+
+
+async def hold_session(
+    user: User, assistant: Assistant, number: int, seed: int, watch: Watch = lambda exchange: None
+) -> Session:
+    """One problem, asked again at most once; the closing words tell the assistant how the last reply was received.
+
+    Args:
+        watch: called after each request, failed ones too.
+    """
     problem = user.next_problem()
     messages = user.opening(problem)
     replies: list[Reply] = []
     persona = user.persona
+
+    async def say(attempt: int) -> Reply:
+        request = str(messages[-1]["content"])
+        try:
+            reply = await assistant.reply(messages, user=user.name, seed=request_seed(seed, user.name, number, attempt))
+        except _FAILURES as failure:
+            watch(Exchange(user.name, request, attempt, error=_named(failure)))
+            raise
+        messages.append({"role": "assistant", "content": reply.text})
+        judged = (None, None) if attempt == MAX_TRIES else (persona.keeps(reply), _is_right(problem, reply))
+        watch(Exchange(user.name, request, attempt, reply, *judged))
+        return reply
+
     error = ""
     try:
         for attempt in range(MAX_TRIES):
-            replies.append(await _say(user, assistant, messages, number, attempt, seed))
+            replies.append(await say(attempt))
             reaction = await user.react(messages, problem, replies[-1], is_last_try=attempt == MAX_TRIES - 1)
             messages.append({"role": "user", "content": reaction.text})
             if not reaction.wants_again:
                 break
-        await _say(user, assistant, messages, number, MAX_TRIES, seed)
-    except (OpenAIError, OpenClawError) as problem_met:  # the boundary: a request or a simulator that failed
-        error = f"{type(problem_met).__name__}: {problem_met}"
+        await say(MAX_TRIES)
+    except (*_FAILURES, OpenClawError) as failure:  # the boundary: a request or a simulator that failed
+        error = _named(failure)
     if not replies:
         return Session(user.name, persona.name, number, error=error or "no reply")
     first = replies[0]
@@ -77,21 +125,42 @@ async def hold_session(user: User, assistant: Assistant, number: int, seed: int)
         number,
         first_reply=first.text,
         is_kept=persona.keeps(first),
-        is_right=final_answer(first.text) == problem.answer,
+        is_right=_is_right(problem, first),
         num_replies=len(replies),
         num_tokens=first.num_tokens,
         error=error,
     )
 
 
-async def _say(
-    user: User, assistant: Assistant, messages: list[Message], number: int, attempt: int, seed: int
-) -> Reply:
-    """The assistant's next reply, which goes into `messages` too."""
-    asked = request_seed(seed, user.name, number, attempt)
-    reply = await assistant.reply(messages, user=user.name, seed=asked)
-    messages.append({"role": "assistant", "content": reply.text})
-    return reply
+def _is_right(problem: Problem, reply: Reply) -> bool:
+    return final_answer(reply.text) == problem.answer
+
+
+def _named(failure: BaseException) -> str:
+    return f"{type(failure).__name__}: {failure}"
+
+
+class Crowd:
+    """Users who talk at the same time, each session after session, until they are told to stop."""
+
+    def __init__(self, users: Sequence[User], assistant: Assistant) -> None:
+        self._users = users
+        self._assistant = assistant
+        self._is_over = False
+
+    async def talk(self, watch: Watch) -> None:
+        """Until `stop`; the sessions under way are brought to their end."""
+        await asyncio.gather(*(self._talk_alone(user, watch) for user in self._users))
+
+    def stop(self) -> None:
+        self._is_over = True
+
+    async def _talk_alone(self, user: User, watch: Watch) -> None:
+        for number in itertools.count():
+            if self._is_over:
+                return
+            if (await hold_session(user, self._assistant, number, 0, watch)).error:
+                await asyncio.sleep(_AFTER_FAILURE_S)
 
 
 async def hold_rounds(

@@ -1,22 +1,33 @@
 """Simulated users: what they ask, and what they say to a reply. Scripted here; a model plays them in `model_user`.
 
-    User.opening ─▶ system prompt, problem      User.react(reply) ─▶ Reaction: satisfied, or what they say next
+    User.opening ─▶ system prompt, problem      User.react(reply) ─▶ Reaction: thanks, a complaint or a correction
 
-A user never says a number for how good a reply was, never solves the problem, and never says the rule until a reply
-breaks it.
+A user never scores a reply with a number, never solves the problem, and never states the rule until a reply breaks it.
+What the words are worth is for a judge to find out.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from openclaw_test.people import phrases
-from openclaw_test.people.people import Person, Reaction
 from openclaw_test.people.personas import Persona, Reply
-from openclaw_test.people.problems import Problem, random_problem
+from openclaw_test.people.problems import Problem, final_answer, random_problem
+from openclaw_test.people.styles import has_bold, has_box, has_numbered_list
 from slime.types import Message
+
+_FORMAT_OF = {"bold": has_bold, "list": has_numbered_list, "boxed": has_box}
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What a user says next, and whether it asks for the same problem again: `Reaction("Thanks! Bye!", False)`."""
+
+    text: str
+    wants_again: bool
 
 
 class User(Protocol):
@@ -43,6 +54,9 @@ class User(Protocol):
 class ScriptedUser:
     """A user whose words are drawn from `phrases`; the same seed says the same.
 
+    The reaction depends on the reply alone, not on what was said before: a user who is only asked what they would say,
+    as a judge of candidates asks, says the same afterwards.
+
     >>> ScriptedUser("student-0", personas(100)["student"], seed=3)
     """
 
@@ -59,24 +73,42 @@ class ScriptedUser:
     def opening(self, problem: Problem) -> list[Message]:
         words = phrases.ask(problem.text, self._rng)
         self.asked[words] = problem
-        return [{"role": "system", "content": self.persona.system}, {"role": "user", "content": words}]
+        application = [{"role": "system", "content": self.persona.system}] if self.persona.system else []
+        return [*application, {"role": "user", "content": words}]
 
     async def react(
         self, messages: Sequence[Message], problem: Problem, reply: Reply, *, is_last_try: bool
     ) -> Reaction:
-        seed = self.reaction_seed(problem, reply, len(messages))
-        person = Person(self.name, self.persona.wish, seed)
-        is_liked = self.persona.keeps(reply)
-        reaction = person.react(problem, reply.text, is_last_try=is_last_try, is_liked=is_liked)
-        return reaction if reaction.text else Reaction(person.say_goodbye(), wants_again=False)
+        rng = self._reaction_rng(self.reaction_seed(problem, reply, len(messages)))
+        answer = final_answer(reply.text)
+        if answer != problem.answer:
+            return Reaction(phrases.correct(answer, rng), wants_again=not is_last_try)
+        if self.persona.keeps(reply):
+            return Reaction(phrases.say_goodbye(rng), wants_again=False)
+        shown = next((name for name, is_there in _FORMAT_OF.items() if is_there(reply.text)), None)
+        against = shown if self.persona.wish == "plain" else None
+        return Reaction(phrases.complain(self.persona.wish, rng, against), wants_again=not is_last_try)
 
     def reaction_seed(self, problem: Problem, reply: Reply, num_messages: int, attempt: int = 0) -> int:
-        """Of the words that meet a reply.
-
-        They hang on the reply alone, not on what was said before: a user who is only asked what they would say, as a
-        judge of candidates asks, will say the same afterwards.
-        """
+        """Seed of the words that answer a reply."""
         return mixed_seed(self._seed, problem.text, reply.text, num_messages, attempt)
+
+    def _reaction_rng(self, seed: int) -> random.Random:
+        return random.Random(f"{self.name} {seed}")
+
+
+class Person(ScriptedUser):
+    """A scripted user of the demo: everything they ask and say comes from one stream, in the order in which it is said.
+
+    >>> Person("Ada", personas(100)["student"], seed=3)
+    """
+
+    def __init__(self, name: str, persona: Persona, seed: int) -> None:
+        super().__init__(name, persona, seed)
+        self._rng = random.Random(f"{name} {seed}")
+
+    def _reaction_rng(self, seed: int) -> random.Random:
+        return self._rng
 
 
 def mixed_seed(*parts: object) -> int:

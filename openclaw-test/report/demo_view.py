@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from openclaw_test.people.people import Exchange
+from openclaw_test.people.sessions import Exchange
 from rich.columns import Columns
 from rich.console import Console, Group
 from rich.live import Live
@@ -95,8 +95,9 @@ class DemoView:
                     facts.add_row(name, f"{newest[name]:.3g}")
         talk = Text()
         for exchange in self._exchanges:
-            talk.append(f"{exchange.person}: ", style="bold cyan").append(f"{_line(exchange.request)}\n")
-            talk.append("model: ", style="bold").append(f"{_line(exchange.reply or exchange.error)}\n")
+            talk.append(f"{exchange.user}: ", style="bold cyan").append(f"{_line(exchange.request)}\n")
+            answer = exchange.reply.text if exchange.reply else exchange.error
+            talk.append("model: ", style="bold").append(f"{_line(answer)}\n")
         verdicts = Table.grid(padding=(0, 1))
         for turn, verdict in judged[-8:]:
             score_of = verdict.score or 0.0

@@ -6,42 +6,15 @@ held-out replies of it ─▶ satisfaction, accuracy, length, repetition ──�
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from openclaw_test.people.assistants import Assistant
-from openclaw_test.people.personas import Persona, Reply
-from openclaw_test.people.problems import Problem, final_answer, random_problem
+from openclaw_test.people.personas import Persona
 from openclaw_test.people.sessions import Session
-from openclaw_test.people.users import User, request_seed
-from openclaw_test.report.measures import Interval, over_seeds, repetition, sessions_to_criterion, share
-
-_CONCURRENCY = 16
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """First replies to one persona on problems nobody ever asked.
-
-    >>> HeldOut(num=100, num_kept=6, num_right=98, tokens=11.4, repetition=0.0)
-
-    Attributes:
-        tokens: mean length of a reply.
-        repetition: mean share of repeated word 4-grams.
-        num_kept_of: how many keep each rule that anybody has, e.g. `{"student": 6, "teacher": 97}`: a rule of somebody
-            else's that is kept more often than before has leaked.
-    """
-
-    num: int
-    num_kept: int
-    num_right: int
-    tokens: float
-    repetition: float
-    num_kept_of: dict[str, int] = field(default_factory=dict)
+from openclaw_test.report.measures import Interval, over_seeds, sessions_to_criterion, share
+from openclaw_test.suites.held_out import HeldOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +63,6 @@ class PersonaScore:
     failed: int
     keeps: dict[str, Interval] = field(default_factory=dict)
     curve: list[float] = field(default_factory=list)
-
-
-async def held_out(assistant: Assistant, user: User, num: int, seed: int, everybody: Sequence[Persona] = ()) -> HeldOut:
-    """Ask as the user would, each problem in a conversation of its own; nothing is said about the replies.
-
-    Args:
-        everybody: whose rules the replies are held against, the user's own aside.
-    """
-    rng = random.Random(f"held out {seed}")
-    problems = [random_problem(rng, "held_out") for _ in range(num)]
-    conversations = [user.opening(problem) for problem in problems]
-    places = asyncio.Semaphore(_CONCURRENCY)
-
-    async def ask(number: int) -> Reply:
-        async with places:
-            asked = request_seed(seed, f"{user.name} held out", number, 0)
-            return await assistant.reply(conversations[number], user=user.name, seed=asked)
-
-    replies = await asyncio.gather(*map(ask, range(num)))
-    return _held_out(user.persona, problems, replies, everybody)
-
-
-def _held_out(
-    persona: Persona, problems: Sequence[Problem], replies: Sequence[Reply], everybody: Sequence[Persona]
-) -> HeldOut:
-    return HeldOut(
-        num=len(replies),
-        num_kept=sum(map(persona.keeps, replies)),
-        num_right=sum(final_answer(r.text) == p.answer for p, r in zip(problems, replies, strict=True)),
-        tokens=statistics.fmean(reply.num_tokens for reply in replies),
-        repetition=statistics.fmean(repetition(reply.text) for reply in replies),
-        num_kept_of={other.name: sum(map(other.keeps, replies)) for other in everybody},
-    )
 
 
 def summarise(assistant: str, persona: Persona, results: Sequence[SeedResult]) -> PersonaScore:

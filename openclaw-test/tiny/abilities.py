@@ -6,16 +6,18 @@ model directory ─▶ held-out problems, half with the wish beside them, half i
 from __future__ import annotations
 
 import random
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from openclaw_test.people import phrases
-from openclaw_test.people.problems import random_problem
-from openclaw_test.people.styles import RULES, has_bold, has_box, has_numbered_list
-from openclaw_test.suites.scores import sample_replies, score_model, score_replies
+from openclaw_test.people.personas import TINY
+from openclaw_test.people.problems import Problem, final_answer, random_problem
+from openclaw_test.people.styles import RULES, has_bold, has_box, has_numbered_list, is_plain
 from slime.types import Message
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 _FORMATS = {"bold": has_bold, "list": has_numbered_list, "boxed": has_box}
 
@@ -50,7 +52,12 @@ def measure_abilities(model_dir: Path, num_unasked: int = 400, num_wished: int =
     model = AutoModelForCausalLM.from_pretrained(model_dir)
     model.train(False)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    unasked = score_model(model, tokenizer, num_replies=num_unasked)
+    rng = random.Random(0)
+    problems = [random_problem(rng, "held_out") for _ in range(num_unasked)]
+    asked: list[list[Message]] = [[{"role": "user", "content": phrases.ask(p.text, rng)}] for p in problems]
+    torch.manual_seed(0)
+    unasked = sample_replies(model, tokenizer, asked)
+    accuracy, plain = _share_right(problems, unasked), statistics.fmean(map(is_plain, unasked))
     rng = random.Random(0)
     torch.manual_seed(0)
     kept, right = {}, {}
@@ -66,6 +73,33 @@ def measure_abilities(model_dir: Path, num_unasked: int = 400, num_wished: int =
                 talks.append([system, {"role": "user", "content": problem.text}])
         replies = sample_replies(model, tokenizer, talks)
         rule = _FORMATS.get(name) or RULES[name]
-        kept[name] = sum(map(rule, replies)) / len(replies)
-        right[name] = score_replies(problems, replies).accuracy
-    return Abilities(unasked.accuracy, unasked.satisfaction["plain"], kept, right)
+        kept[name] = statistics.fmean(map(rule, replies))
+        right[name] = _share_right(problems, replies)
+    return Abilities(accuracy, plain, kept, right)
+
+
+def _share_right(problems: Sequence[Problem], replies: Sequence[str]) -> float:
+    return statistics.fmean(final_answer(r) == p.answer for p, r in zip(problems, replies, strict=True))
+
+
+def sample_replies(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, conversations: Sequence[list[Message]]
+) -> list[str]:
+    """One reply to each conversation, all sampled together at temperature 1 from torch's global generator."""
+    tokenizer.padding_side = "left"
+    prompts = [
+        str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        for messages in conversations
+    ]
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
+    with torch.inference_mode():
+        ids = model.generate(  # type: ignore[operator]
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_new_tokens=TINY.max_tokens,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+        )
+    return tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)

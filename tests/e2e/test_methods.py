@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI
-from openclaw_test.people.people import Crowd, Exchange, Person
+from openclaw_test.people.assistants import StreamedAssistant
+from openclaw_test.people.personas import PLAIN, TINY
+from openclaw_test.people.sessions import Crowd, Exchange
+from openclaw_test.people.users import Person
 from openclaw_test.training_run import TrainingRun
 from slime.store import Store
 
@@ -32,7 +35,8 @@ async def talk(model_dir: Path, run_dir: Path, flags: list[str]) -> tuple[list[d
         AsyncOpenAI(base_url=run.base_url, api_key="local", max_retries=0) as client,
     ):
         name = (await client.models.list()).data[0].id
-        crowd = Crowd([Person(who, "plain", 7) for who in ("Ada", "Bo", "Cleo", "Dan")], client, name)
+        assistant = StreamedAssistant(client, name, max_tokens=TINY.max_tokens)
+        crowd = Crowd([Person(who, PLAIN, 7) for who in ("Ada", "Bo", "Cleo", "Dan")], assistant)
         talking = asyncio.create_task(crowd.talk(said.append))
         async with asyncio.timeout(300):
             while run.step < UPDATES:

@@ -15,7 +15,8 @@ from openclaw_test.methods import METHODS, baselines, chosen_arms
 from openclaw_test.people.personas import TINY, chosen
 from openclaw_test.people.sessions import Session
 from openclaw_test.report.gains import gains
-from openclaw_test.suites.scoring import HeldOut, PersonaScore, SeedResult
+from openclaw_test.suites.held_out import HeldOut
+from openclaw_test.suites.scoring import PersonaScore, SeedResult
 from openclaw_test.trial import Plan
 from slime.errors import ConfigError, TrainerError
 from slime.store import Store
