@@ -61,8 +61,11 @@ ADMIN_KEY_FILE = "admin.key"
 SHUTDOWN_S = 30
 """How long requests under way may take to finish after SIGTERM; then their streams end in an error event."""
 _DEFAULT_CONTEXT = 32_768
-_GC_THRESHOLD = (50_000, 20, 20)
-"""A request makes thousands of objects and hardly a cycle; looking for those as often as by default costs 6 %."""
+_GC_THRESHOLD = (5_000, 2, 10_000)
+"""A request makes thousands of objects and hardly a cycle; looking for those as often as by default costs 6 %. What is
+looked through at once decides how long every request waits: a millisecond for each thousand objects."""
+_SWITCH_S = 0.0001
+"""How long a thread that renders a long prompt keeps the interpreter while others want it, which they do very often."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mapping[str, Any] | None = None) -> int:
@@ -124,6 +127,7 @@ async def serve(config: Config) -> None:
                 _say_where(config, listener, urls)
             gc.freeze()  # modules, tokenizer and template stay; the collector need not walk them again and again
             gc.set_threshold(*_GC_THRESHOLD)
+            sys.setswitchinterval(_SWITCH_S)
             await _serve_until_stopped(app, listener, own_engine, room_for(config.server.max_connections))
         finally:
             await pool.close()

@@ -88,7 +88,7 @@ class App:
                 log.exception("request failed path=%s", exchange.path[:_MAX_SHOWN_PATH])
             if exchange.is_started:
                 return  # an answer that cannot be finished: the connection is cut
-            answer = as_api_error(error)
+            answer = as_api_error(error).with_traceback(None)  # its frames hold the body, and this one the error
             log.info("refused path=%s status=%d error=%s", exchange.path[:_MAX_SHOWN_PATH], answer.status, answer)
             await exchange.answer(answer.status, answer.body(), answer.headers())
 

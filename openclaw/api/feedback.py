@@ -41,7 +41,7 @@ async def serve_feedback(exchange: Exchange, raw: bytes, capture: Capture) -> No
         ApiError: 400 what was said makes no sense, 404 no such turn, 409 nothing is captured.
         StoreError: the store does not take it.
     """
-    body = json_object(raw)
+    body = await json_object(raw)
     feedback = parse_feedback(body)
     heard = await capture.feedback(exchange.headers, body, _turn_id(body), feedback)
     await exchange.answer(200, _answer(heard))

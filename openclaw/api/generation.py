@@ -22,6 +22,7 @@ from functools import partial
 from slime.chat import ChatFormat, ReplyParser
 from slime.config.sections import LoraConfig
 from slime.engines.dialect import join_deltas
+from slime.errors import PromptTooLong
 from slime.protocols import Delta, GenerateRequest
 from slime.types import Completion, SamplingParams
 
@@ -103,7 +104,7 @@ class ChatCompletions:
     async def serve(self, exchange: Exchange, raw: bytes) -> None:
         """Answer one request. What it raises, it raises before anything was sent, or for a client that is gone."""
         self._refuse_hopeless(raw)
-        body = json_object(raw)
+        body = await json_object(raw)
         request = parse_chat_request(body, self._model.default_max_tokens)
         turn = await self._capture.begin(exchange.headers, body, request)
         job: _Job | None = None
@@ -136,17 +137,20 @@ class ChatCompletions:
         chat = self._model.chat
         tools = request.tools if request.offers_tools else ()
         prior = await turn.prior()
-        render = partial(chat.render, request.messages, tools, prior, options=request.template_options)
-        prompt_ids = await asyncio.to_thread(render) if num_bytes > _LONG_BODY_BYTES else render()
-        room = self._model.max_context - len(prompt_ids)
-        if room < 1:
+        longest = self._model.max_context - 1
+        render = partial(
+            chat.render, request.messages, tools, prior, options=request.template_options, max_tokens=longest
+        )
+        try:
+            prompt_ids = await asyncio.to_thread(render) if num_bytes > _LONG_BODY_BYTES else render()
+        except PromptTooLong:
             raise bad_request(
                 f"This model's maximum context length is {self._model.max_context} tokens, but the messages have "
-                f"{len(prompt_ids)}. Please shorten them.",
+                "more. Please shorten them.",
                 "messages",
                 "context_length_exceeded",
-            )
-        limit = min(request.sampling.max_new_tokens, room)
+            ) from None
+        limit = min(request.sampling.max_new_tokens, self._model.max_context - len(prompt_ids))
         parser = chat.parser(
             prompt_ids,
             with_tools=request.offers_tools,

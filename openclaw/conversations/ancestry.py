@@ -32,11 +32,11 @@ from openclaw.requests.wire_formats import CanonicalMessage, alphanumeric
 _CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
 _FULL_ID = 12  # letters and digits of an id that names one call; shorter ones (`call_1`) are a client's counters
 _MAX_EVIDENCE = 1_024  # turns whose evidence is weighed for one request: equal replies must not cost a square
-_MAX_REPLY_TEXT = 262_144  # characters of messages that are compared for one request, newest first
+_MAX_REPLY_TEXT = 131_072  # characters of messages that are compared for one request, newest first
 _MAX_LINES = 256  # line ends at which a text is tried as several replies
 _MAX_IDS = 64  # call ids that are looked for in one text
 _ID_TEXT = 32_768  # characters of a text in which call ids are looked for, at its end
-_MAX_VISITS, _MAX_LOOKS = 50_000, 2_048  # messages passed, and assistant messages compared, for one request
+_MAX_VISITS, _MAX_LOOKS = 50_000, 256  # messages passed, and assistant messages compared, for one request
 _ACCEPTED = 2.0  # evidence that a text-only reply is ours: a user message or the reply before it agrees
 _SUMMARY_PLACES = 6  # messages at the start of a request among which a summary stands
 _DISTINCTIVE = 40  # characters that nobody else writes by chance

@@ -106,8 +106,8 @@ def _opening(words: str) -> str:
 def _stands_in(words: str, text: str) -> bool:
     """Whether a user's words, or their head, stand in a collapsed text; short ones only by themselves."""
     head = collapse(words[:_HEAD])
-    if not head:
+    if not head or head not in text:
         return False
     if len(head) < _SHORT:
         return head == text.strip("\"' ") or f'"{head}"' in text or f"> {head} <" in text or f": {head} " in text
-    return head in text
+    return True

@@ -40,6 +40,7 @@ PATIENCE_S = 1.0
 _MAX_ASKED = 50_000  # keys that need not be looked for again
 _BATCH = 64  # turns of an earlier program's store that get their keys at a time
 _PAUSE_S = 0.02
+_SLICE_S = 0.004  # of making keys of long replies, between which other requests run
 
 
 class Recall:
@@ -85,7 +86,14 @@ class Recall:
         credential = hash_credential(request.credential)
         known = self.index.known(credential)
         turn_ids = [turn_id for turn_id in wanted_turns(reading, known) if self._is_new(turn_id.encode())]
-        keys = [key for key in islice(wanted_keys(reading, known, credential), 2 * MAX_WANTED) if self._is_new(key)]
+        keys = []
+        began = time.monotonic()
+        for key in islice(wanted_keys(reading, known, credential), 2 * MAX_WANTED):
+            if self._is_new(key):
+                keys.append(key)
+            if time.monotonic() - began > _SLICE_S:
+                await asyncio.sleep(0)
+                began = time.monotonic()
         name = identify(request.headers, request.body, reading.raw_first_user).name
         names = [name] if name is not None and name not in known.newest_session_of else []
         if not (turn_ids or keys or names):

@@ -20,6 +20,8 @@ from typing import Any
 from slime.errors import nearest
 from slime.types import TurnKind
 
+from openclaw.requests.plain_text import clipped
+
 FIRM_HEADERS = (
     "x-session-id",  # ours; opencode; OpenClaw with a compat switch or our plug-in
     "x-claude-code-session-id",
@@ -65,6 +67,7 @@ IDENTITY_FIELDS = frozenset(
 
 _RUNTIME = re.compile(r"Runtime: agent=(\S{1,64}+) \| session=(\S{1,256}+)")
 _NAME, _NAME_HEAD = 256, 96  # longest name that stays as it is; what is left of a longer one, before its digest
+_SEARCHED = 65_536  # characters of a text, at its ends, in which a session is looked for
 _METADATA = 4_096  # characters of a JSON string in which a session is looked for
 _TRUE = frozenset({"1", "true", "yes"})
 
@@ -136,7 +139,7 @@ def _name(headers: Mapping[str, str], body: Mapping[str, Any], first_user_text: 
         return value, False, "body"
     if value := _text(body.get("user")):
         return value, False, "user"
-    if "Runtime: agent=" in first_user_text and (match := _RUNTIME.search(first_user_text)):
+    if "Runtime: agent=" in first_user_text and (match := _RUNTIME.search(clipped(first_user_text, _SEARCHED))):
         return match.group(2), False, "content"
     return None, False, "content"
 

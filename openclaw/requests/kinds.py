@@ -14,7 +14,7 @@ import re
 
 from slime.types import TurnKind
 
-from openclaw.requests.plain_text import is_ephemeral, plain_user_text
+from openclaw.requests.plain_text import clipped, is_ephemeral, plain_user_text
 from openclaw.requests.wire_formats import CanonicalMessage, CanonicalRequest
 
 _TASK = 300  # characters of a user's message within which a label is asked for
@@ -55,6 +55,7 @@ _TRANSCRIPT = re.compile(
     r"^[^\S\n]*+(?:<conversation>|<messages>|\[user\]:|# ?user\b|user:|human:|assistant:|# ?assistant\b)",
     re.IGNORECASE | re.MULTILINE,
 )
+_SEARCHED = 65_536  # characters of a message, at its ends, that are looked at
 _MIN_INSTRUCTION = 300  # a person's "summarise our conversation" is a line; a client's instruction is a page
 
 # OpenClaw's own requests inside a conversation; its person's messages carry a time stamp.
@@ -74,7 +75,7 @@ def kind_of(request: CanonicalRequest, *, has_our_replies: bool) -> TurnKind:
         has_our_replies: whether a reply of ours stands in the request as an assistant message.
     """
     last = last_user_message(request.messages)
-    text = plain_user_text(last.text) if last is not None else ""
+    text = plain_user_text(clipped(last.text, _SEARCHED)) if last is not None else ""
     goes_on = has_our_replies or any(message.role == "assistant" for message in request.messages)
     if goes_on:
         is_compaction = _speaks_last(last, request.messages) and _orders_summary(request, text)

@@ -35,7 +35,8 @@ _TIMESTAMP = re.compile(r"\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]]{0,64}+\
 _CHANNEL_CONTEXT = re.compile(r"Conversation info: ⟦openclaw:ctx⟧\s*+```json")
 _SUMMARY_TAGS = re.compile(r"</?(?:summary|analysis)>")
 _SPACE = re.compile(r"\s*+")
-_MAX_NOTES, _MAX_SPANS = 64, 10_000  # that are taken out of one text; a client puts a few into it
+_WRITTEN_LINE = re.compile(r"\S[^\n]*+")  # passes over blank lines without making them
+_MAX_NOTES, _MAX_SPANS = 64, 1_000  # that are taken out of one text; a client puts a few into it
 _TIMESTAMP_WITHIN = 512  # characters at the head of a message
 _SLICE = 1 << 16  # characters of a long text that are read without a pause
 
@@ -150,8 +151,7 @@ def text_lines(text: str) -> list[str]:
     if "\n" not in text:
         line = " ".join(text.split())
         return [line] if line else []
-    lines = (" ".join(line.split()) for line in text.split("\n"))
-    return [line for line in lines if line]
+    return [" ".join(line.split()) for line in _WRITTEN_LINE.findall(text)]
 
 
 def clipped(text: str, num_chars: int) -> str:

@@ -5,6 +5,7 @@ OpenClawError
 │   └── PluginError        a hook path, name, signature or output
 ├── RequestError           a field of a request or of a recorded conversation that is not as it must be
 ├── RenderError            messages that the model's chat template cannot express
+│   └── PromptTooLong      they have more tokens than the model can be fed
 ├── StoreError             the turn store
 │   ├── StoreUnavailable   locked, full or slow: the same call may succeed later
 │   ├── IllegalTransition  a move that `store.states` does not allow
@@ -54,6 +55,10 @@ class RequestError(OpenClawError):
 
 class RenderError(OpenClawError):
     """The model's chat template cannot express these messages; the message says which and why."""
+
+
+class PromptTooLong(RenderError):
+    """The messages have more tokens than the model can be fed."""
 
 
 class StoreError(OpenClawError):

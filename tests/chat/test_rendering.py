@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openclaw_test.tiny.tokenizer import learn_tokenizer
 from slime.chat import ChatFormat
-from slime.errors import ConfigError, RenderError
+from slime.errors import ConfigError, PromptTooLong, RenderError
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, VersionSpan
 from transformers import AutoTokenizer
 
@@ -234,6 +234,24 @@ def test_a_template_that_refuses_says_so(model_dir: Path) -> None:
     chat = ChatFormat(tokenizer)
     with pytest.raises(RenderError, match="roles must alternate"):
         chat.render([HELLO])
+
+
+def test_a_prompt_with_more_tokens_than_fit_is_refused_and_not_remembered(chat: ChatFormat) -> None:
+    long: Message = {"role": "user", "content": "Hello there, " * 200}
+    ids = chat.render([HELLO])
+    assert chat.render([HELLO], max_tokens=len(ids)) == ids
+    remembered = len(chat._recent._entries), len(chat._segments._entries)
+    for messages in ([HELLO], [long], [HELLO, long], [long] * 9):
+        with pytest.raises(PromptTooLong):
+            chat.render(messages, max_tokens=len(ids) - 1)
+    assert len(chat._recent._entries) == remembered[0]
+    assert not any("Hello there, Hello" in segment for segment in chat._segments._entries)
+    turn = reply_to(chat, [HELLO], "I think so")
+    after = [HELLO, turn.reply, HELLO]
+    whole = chat.render(after, prior=turn)
+    assert chat.render(after, prior=turn, max_tokens=len(whole)) == whole
+    with pytest.raises(PromptTooLong):
+        chat.render(after, prior=turn, max_tokens=len(whole) - 1)
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty"])

@@ -123,11 +123,11 @@ async def test_what_cannot_fit_the_context_window_is_refused_before_it_is_parsed
     assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
-def test_a_long_body_of_very_many_small_values_is_refused_before_they_are_made() -> None:
+async def test_a_long_body_of_very_many_small_values_is_refused_before_they_are_made() -> None:
     for pump in (b"[],", b"0,", b'{"a":1},'):
         with pytest.raises(ApiError, match="holds more than"):
-            json_object(b'{"messages":[' + pump * 210_000 + b"0]}")
-    assert json_object(b'{"messages":[' + b"[]," * 10_000 + b"0]}")
+            await json_object(b'{"messages":[' + pump * 210_000 + b"0]}")
+    assert await json_object(b'{"messages":[' + b"[]," * 10_000 + b"0]}")
 
 
 NO_JSON_OBJECTS = (
@@ -237,7 +237,7 @@ async def test_no_messages_upset_the_server(start: StartRig, messages: list[dict
     rig = await _shared(start)
     response = await rig.chat(messages=messages)
     assert response.status_code in (200, 400), response.text
-    json_object(response.content)
+    await json_object(response.content)
 
 
 async def _shared(start: StartRig) -> Any:

@@ -94,6 +94,20 @@ async def test_append_again_changes_nothing(store: Store) -> None:
     assert await store.get("t2") == second
 
 
+async def test_a_turn_is_stored_while_one_of_very_many_messages_is_under_way(store: Store) -> None:
+    """The others of its group would wait for each of its messages."""
+    many = tuple({"role": "user", "content": f"message {number}"} for number in range(4_000))
+    ends: list[str] = []
+
+    async def append(turn: Turn) -> None:
+        await store.append(turn)
+        ends.append(turn.turn_id)
+
+    await asyncio.gather(append(build_turn("long", messages=many)), append(build_turn("short")))
+    assert ends == ["short", "long"]
+    assert (await store.get("long") or build_turn("none")).messages == many
+
+
 async def test_first_next_state_wins_and_later_ones_are_kept(store: Store) -> None:
     root = build_turn("t1")
     await store.append(root)

@@ -31,14 +31,14 @@ from slime.chat import nesting
 from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
 from slime.chat.sized_cache import SizedCache
 from slime.chat.tokenizer_files import ChatTokenizer, compile_template, read_tokenizer
-from slime.errors import ConfigError, RenderError
+from slime.errors import ConfigError, PromptTooLong, RenderError
 from slime.messages import parts_of
 from slime.types import Message, Turn
 
 _MARK = "\ufdd0"
 _MAX_REMEMBERED_CHARS = 32_000_000
 _MAX_SEGMENT_CHARS = 16_000_000
-_SLICE = 1 << 16  # characters that are searched without a pause
+_SLICE = 1 << 14  # characters that are searched without a pause
 _INLINE_THOUGHT = re.compile(rf"\s*{THINK_OPEN}(.*?){THINK_CLOSE}\s*", re.S)
 
 
@@ -104,6 +104,7 @@ class ChatFormat:
         prior: Turn | None = None,
         *,
         options: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
     ) -> tuple[int, ...]:
         """The prompt ids of a request, up to where the assistant speaks.
 
@@ -112,8 +113,11 @@ class ChatFormat:
             prior: the turn whose reply is the last of ours in `messages`; where the rendered text extends
                 what that turn was fed and sampled, the result extends its ids.
             options: further variables of the template, e.g. `{"enable_thinking": False}`.
+            max_tokens: the most that the model can be fed; tokenisation stops where there are more.
 
-        Raises: RenderError when the template refuses the messages.
+        Raises:
+            RenderError: the template refuses the messages.
+            PromptTooLong: they have more than `max_tokens`.
         """
         plain = tuple(self._plain(message) for message in messages)
         plain_tools = [self._neutralise_all(tool) for tool in tools] if self._is_marked(tools) else list(tools)
@@ -121,9 +125,9 @@ class ChatFormat:
         if prior is not None and fed is not None:
             plain = _restored(plain, (*fed.messages, self._plain(prior.reply)))
         text = self._apply_template(plain, plain_tools, options or {})
-        ids = self._extend(prior, fed, text) if prior is not None and fed is not None else None
+        ids = self._extend(prior, fed, text, max_tokens) if prior is not None and fed is not None else None
         if ids is None:
-            ids = self.encode(text)
+            ids = self.encode(text, max_tokens)
         self._recent.put(ids, _Fed(plain, text), len(text))
         return ids
 
@@ -166,14 +170,15 @@ class ChatFormat:
             return None
         return _Fed(plain, text) if text.replace(_MARK, "") == self.decode(prior.prompt_ids) else None
 
-    def _extend(self, prior: Turn, fed: _Fed, text: str) -> tuple[int, ...] | None:
+    def _extend(self, prior: Turn, fed: _Fed, text: str, max_tokens: int | None) -> tuple[int, ...] | None:
         """The prior ids and those of the rest, if `text` begins with the prior prompt and reply."""
         if not text.startswith(fed.text):
             return None
         before = fed.text + self.decode(prior.completion.token_ids)
         if not text.startswith(before):
             return None
-        return prior.prompt_ids + prior.completion.token_ids + self.encode(text[len(before) :])
+        ids = prior.prompt_ids + prior.completion.token_ids
+        return ids + self.encode(text[len(before) :], None if max_tokens is None else max_tokens - len(ids))
 
     # ---- template and tokenizer
 
@@ -191,36 +196,47 @@ class ChatFormat:
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
             raise RenderError(f"the model's chat template refuses these messages: {error}") from error
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
         """The ids of a rendered text, control tokens included.
 
         A request repeats its system prompt, tools and history word for word: what stands between control tokens is
         remembered.
+
+        Raises: PromptTooLong when there are more than `max_tokens`.
         """
-        if not self._segments_stand_alone:
-            return tuple(i for piece in text.split(_MARK) for i in self._tokenise(piece))
         ids: list[int] = []
         for piece in text.split(_MARK):
+            if not self._segments_stand_alone:
+                ids.extend(self._tokenise(piece, None if max_tokens is None else max_tokens - len(ids)))
+                continue
             for number, segment in enumerate(self._split(piece)):
+                room = None if max_tokens is None else max_tokens - len(ids)
                 if number % 2:
                     ids.append(self._control_ids[segment])
                 elif segment:
-                    ids.extend(self._encode_segment(segment))
+                    ids.extend(self._encode_segment(segment, room))
+            if max_tokens is not None and len(ids) > max_tokens:
+                raise PromptTooLong
         return tuple(ids)
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """The ids of what somebody wrote: a control token that stands spelled out in it stays text."""
         return self.encode(self._neutralise(text))
 
-    def _encode_segment(self, segment: str) -> tuple[int, ...]:
+    def _encode_segment(self, segment: str, room: int | None) -> tuple[int, ...]:
         if (ids := self._segments.get(segment)) is None:
-            ids = tuple(self._tokenise(segment))
+            ids = tuple(self._tokenise(segment, room))
             self._segments.put(segment, ids, len(segment))
         return ids
 
-    def _tokenise(self, text: str) -> list[int]:
-        # The batch call, unlike the single one, can leave out the offsets, which cost a quarter of the time.
-        return list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+    def _tokenise(self, text: str, room: int | None = None) -> list[int]:
+        # The batch call, unlike the single one, can leave out the offsets, which cost a quarter of the time. It lets
+        # other threads run; making a list of its ids does not, so what is too long is refused before that.
+        encoding = self._backend.encode_batch_fast([text], add_special_tokens=False)[0]
+        if room is not None and len(encoding) > room:
+            raise PromptTooLong
+        ids: list[int] = encoding.ids
+        return ids
 
     def _cuts_at_controls(self) -> bool:
         """Whether the text between control tokens is tokenised as if it stood alone; not so where a prefix is added."""

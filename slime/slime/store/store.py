@@ -48,6 +48,11 @@ ANSWER_WITHIN_S = 30.0
 """How long any call may take before its caller is told that the store does not answer."""
 
 
+MAX_AT_ONCE = 512
+"""Messages that one job stores: those of a longer request go before it, so that a group's other callers wait for a few
+milliseconds. Should the request never follow, they are contents that no turn names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A turn leased to a collector, with its verdict if an earlier holder got that far, and its newest feedback."""
@@ -133,6 +138,9 @@ class Store:
         """
         if self._lock is None:
             raise StoreError(f"{self.path} was opened with appends=False")
+        for start in range(0, len(turn.messages) - MAX_AT_ONCE, MAX_AT_ONCE):
+            some = turn.messages[start : start + MAX_AT_ONCE]
+            await self._write(partial(writes.put_contents, memory=self._memory, values=some))
         job = partial(writes.append, memory=self._memory, turn=turn, next_state_of=next_state_of, keys=keys)
         await self._write(job)
 

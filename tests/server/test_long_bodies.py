@@ -1,0 +1,105 @@
+"""One request that is long, or made to take long, holds up no other: it is read and placed in short steps."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from asyncio import events
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+from server_rig import StartRig
+
+from openclaw.api.errors import ApiError
+from openclaw.api.exchange import json_object
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+LONG = {
+    "prose": [{"role": "user", "content": "The quick brown fox jumps over it. " * 8_000}],
+    "lines": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "w\n" * 120_000}],
+    "reminders": [{"role": "user", "content": "<system-reminder></system-reminder>" * 8_000}],
+    "runtime heads": [{"role": "user", "content": "Runtime: agent=a" * 16_000}],
+    "titles": [{"role": "user", "content": "generate a title for this chat. " * 8_000}],
+    "calls": [{"role": "user", "content": "x"}] + [{"role": "assistant", "content": "", "tool_calls": [CALL]}] * 2_500,
+    "messages": [{"role": "user", "content": ""}] * 4_000,
+}
+LONGEST_STEP_S = 0.1
+"""Of processor time; ten times what is aimed at, since a machine may be slow."""
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Processor seconds of every step that the event loop takes: what others run on the machine does not count."""
+    taken: list[float] = []
+    run = events.Handle._run
+
+    def measured(handle: events.Handle) -> None:
+        began = time.thread_time()
+        run(handle)
+        taken.append(time.thread_time() - began)
+
+    monkeypatch.setattr(events.Handle, "_run", measured)
+    gc.disable()  # a collection looks through what all tests hold
+    yield taken
+    gc.enable()
+
+
+@pytest.mark.parametrize("name", LONG)
+async def test_a_long_body_takes_no_long_step_of_the_event_loop(start: StartRig, steps: list[float], name: str) -> None:
+    rig = await start()
+    await rig.chat()
+    body = orjson.dumps({"model": "m", "messages": LONG[name]})
+    steps.clear()
+    response = await rig.http.post("/v1/chat/completions", content=body)
+    assert response.json()["error"]["code"] == "context_length_exceeded", response.text
+    assert max(steps) < LONGEST_STEP_S
+
+
+async def test_other_requests_run_while_the_json_of_a_long_body_is_read() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    running = asyncio.create_task(others())
+    body = orjson.dumps({"messages": [{"role": "user", "content": "x"}] * 20_000})
+    await json_object(body)
+    assert turns >= 5
+    with pytest.raises(ApiError, match="nested more than"):
+        await json_object(orjson.dumps({"messages": [*[{"a": 1}] * 20_000, _nested(150)]}))
+    running.cancel()
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+async def test_the_body_of_a_refused_request_is_let_go_of_at_once(start: StartRig) -> None:
+    """An error must not keep its frames, and so the body, until somebody collects cycles."""
+    rig = await start()
+    body = {"messages": [{"role": "a role of nobody", "content": [{"type": "text", "text": "Hi"}]}]}
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await rig.http.post("/v1/chat/completions", content=orjson.dumps(body))).status_code == 400
+        await asyncio.sleep(0.05)
+        kept = [found for found in gc.get_objects() if type(found) is dict and found.get("role") == "a role of nobody"]
+        assert len(kept) == 1, "the test's own"
+    finally:
+        gc.enable()
+
+
+async def test_a_thread_that_renders_gives_way_to_the_event_loop_soon() -> None:
+    from openclaw.server import _SWITCH_S
+
+    assert sys.getswitchinterval() / 10 >= _SWITCH_S
