@@ -242,7 +242,7 @@ class _ResponsesReader:
         self._calls: list[dict[str, Any]] = []
 
     def read(self, item: dict[str, Any]) -> None:
-        kind = item.get("type") or "message"
+        kind = str(item.get("type") or "message")
         if kind == "message":
             self._read_message(item)
         elif kind == "reasoning":
