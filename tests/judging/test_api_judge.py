@@ -19,9 +19,9 @@ from slime.engines.scripted import ScriptedCore
 from slime.engines.scripted.server import ScriptedApp
 from slime.errors import EngineRejected, EngineUnavailable
 from slime.judging.llm.api_model import ApiModel
-from slime.judging.llm.breaker import CircuitBreaker
 from slime.judging.llm.judge import LlmJudge
 from slime.judging.llm.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
+from slime.judging.retry import CircuitBreaker
 from slime.rollout.judge_endpoint import openai_base
 from slime.types import SamplingParams, Verdict
 

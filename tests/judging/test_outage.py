@@ -12,17 +12,16 @@ import pytest
 from judge_server import listening
 from judged_turns import turn_with
 from slime.config import JudgeConfig, RolloutConfig
+from slime.judging import retry
 from slime.judging.hindsight.hints import HintingJudge, LlmHints
 from slime.judging.llm.api_model import ApiModel
-from slime.judging.llm.breaker import CircuitBreaker
 from slime.judging.llm.judge import LlmJudge
 from slime.judging.llm.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
 from slime.judging.llm.votes import Vote, without_quorum
+from slime.judging.retry import MAX_REFUSALS, CircuitBreaker, Deferrals
 from slime.judging.rules.judge import RuleJudge
 from slime.protocols import Judge
-from slime.rollout import outage
 from slime.rollout.live import judged_turns
-from slime.rollout.outage import MAX_REFUSALS, Outage
 from slime.store import Store
 from slime.types import Feedback, Turn, TurnState, Verdict
 
@@ -170,7 +169,7 @@ async def test_a_turn_that_breaks_a_judge_who_answers_others_is_given_up(
     def script(asked: Asked) -> Line:
         return Fault.HTTP_500 if "Ask poison." in str(asked.body) else GOOD
 
-    monkeypatch.setattr(outage, "MAX_REFUSALS", 1)
+    monkeypatch.setattr(retry, "MAX_REFUSALS", 1)
     app = ScriptedJudgeApi(script)
     await fill(store, "poison")
     async with (
@@ -202,8 +201,8 @@ async def test_a_hint_is_waited_for_though_the_score_is_known() -> None:
     async with model_of(ScriptedJudgeApi([Fault.HTTP_503])) as model:
         verdict = await HintingJudge(RuleJudge(), LlmHints(model, JudgeConfig(majority_vote_n=1))).judge(turn)
     assert verdict.score == 1.0
-    assert (verdict.hint_retry_after_s, verdict.ask_again_after_s) == (1.0, 1.0)
-    assert not Outage().is_final(turn.turn_id, verdict)
+    assert (verdict.hint_retry_after_s, verdict.ask_again_after_s) == (0.5, 0.5)
+    assert not Deferrals().is_final(turn.turn_id, verdict)
 
 
 def test_a_vote_is_out_or_merely_bad() -> None:
@@ -216,7 +215,7 @@ def test_a_vote_is_out_or_merely_bad() -> None:
 
 def test_refusals_count_only_while_others_are_answered() -> None:
     now = [0.0]
-    waiting = Outage(clock=lambda: now[0])
+    waiting = Deferrals(clock=lambda: now[0])
     for _ in range(20):
         assert not waiting.is_final("a", OUT)
     assert waiting.pause_s == 7.0

@@ -25,8 +25,8 @@ from slime.config import JudgeConfig, RolloutConfig
 from slime.data.stitching import ScoredTurn, stitch, why_not_trained
 from slime.errors import LeaseLost
 from slime.judging.precedence import judge_with_feedback
+from slime.judging.retry import Deferrals
 from slime.protocols import Judge, PolicyVersion
-from slime.rollout.outage import Outage
 from slime.store import Claim, Store
 from slime.types import SampleGroup, Turn, Verdict
 
@@ -71,16 +71,18 @@ async def finished_turns(
         num_workers: turns judged and finished at once.
     """
     judging: list[asyncio.Task[T | None]] = []  # in the order they were claimed
-    outage = Outage()
+    deferrals = Deferrals()
     try:
         while True:
             if room := num_workers - len(judging):
-                claims = await store.claim(room, owner, rollout.lease_s, judged_only=bool(outage.pause_s))
-                if outage.has_waiting:
+                claims = await store.claim(room, owner, rollout.lease_s, judged_only=bool(deferrals.pause_s))
+                if deferrals.has_waiting:
                     random.shuffle(claims)  # the first finds out whether the judge is back: not always the same one
                 for claim in claims:
                     reason = _why_not(claim.turn, policy_version, rollout.max_staleness)
-                    judging.append(asyncio.create_task(_take_one(store, judge, finish, claim, owner, reason, outage)))
+                    judging.append(
+                        asyncio.create_task(_take_one(store, judge, finish, claim, owner, reason, deferrals))
+                    )
             if not judging:
                 await asyncio.sleep(_POLL_S)
                 continue
@@ -97,18 +99,18 @@ async def finished_turns(
 
 
 async def _take_one(
-    store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, why_not: str, outage: Outage
+    store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, why_not: str, deferrals: Deferrals
 ) -> T | None:
     """Take one claimed turn to a stored verdict and beyond; None when nothing of it can be trained, or not yet."""
     turn = claim.turn
     try:
         if why_not:
-            outage.forget(turn.turn_id)
+            deferrals.forget(turn.turn_id)
             await store.exclude([turn.turn_id], why_not)
             return None
         verdict = claim.verdict
         if verdict is None:
-            judged = await _judged(store, judge, claim, owner, outage)
+            judged = await _judged(store, judge, claim, owner, deferrals)
             if judged is None:
                 return None
             turn, verdict = judged
@@ -124,7 +126,9 @@ async def _take_one(
         return None
 
 
-async def _judged(store: Store, judge: Judge, claim: Claim, owner: str, outage: Outage) -> tuple[Turn, Verdict] | None:
+async def _judged(
+    store: Store, judge: Judge, claim: Claim, owner: str, deferrals: Deferrals
+) -> tuple[Turn, Verdict] | None:
     """The turn as it was judged and its stored verdict; None, and the turn is free again, while the judge is out.
 
     It is judged once more for feedback that came while it was judged.
@@ -132,10 +136,10 @@ async def _judged(store: Store, judge: Judge, claim: Claim, owner: str, outage: 
     feedback, turn_id = claim.feedback, claim.turn.turn_id
     while True:
         turn, verdict = await judge_with_feedback(judge, claim.turn, feedback)
-        if not outage.is_final(turn_id, verdict):
+        if not deferrals.is_final(turn_id, verdict):
             await store.record_judgements(turn_id, [said for said in verdict.judgements if said.answer])
             await store.release(owner, [turn_id])
-            log.debug("turn waits for the judge turn=%s pause_s=%.1f", turn_id, outage.pause_s)
+            log.debug("turn waits for the judge turn=%s pause_s=%.1f", turn_id, deferrals.pause_s)
             return None
         if await store.record_verdict(turn_id, verdict, owner, feedback=feedback):
             break

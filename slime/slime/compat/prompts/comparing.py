@@ -14,8 +14,8 @@ import logging
 from dataclasses import asdict
 
 from slime.judging.llm.relative import RelativeJudge
+from slime.judging.retry import Deferrals
 from slime.plugins.slime_sample import Group, Sample, flatten
-from slime.rollout.outage import Outage
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class GroupComparer:
     def __init__(self, judge: RelativeJudge, num_workers: int) -> None:
         self._judge = judge
         self._free = asyncio.Semaphore(num_workers)
-        self._outage = Outage()
+        self._deferrals = Deferrals()
 
     async def reward(self, group: Group) -> None:
         """Compare what is finished and has no reward; while the judge is out the group waits.
@@ -49,9 +49,9 @@ class GroupComparer:
         async with self._free:
             while True:
                 verdicts = await self._judge.rank_replies(request, said, name)
-                if self._outage.is_final(name, verdicts[0]):
+                if self._deferrals.is_final(name, verdicts[0]):
                     break
-                await asyncio.sleep(self._outage.pause_s)
+                await asyncio.sleep(self._deferrals.pause_s)
         if not verdicts[0].is_judged:
             log.warning("replies not compared group=%s reason=%s", first.group_index, verdicts[0].reason)
         for parts, verdict in zip(replies, verdicts, strict=True):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from slime.chat import ChatFormat
 from slime.config.sections import TeacherConfig
 from slime.errors import EngineError, RenderError
-from slime.judging.llm.patience import patiently
+from slime.judging.retry import with_retries
 from slime.protocols import Engine, TokenScores
 from slime.types import Message, Turn
 
@@ -146,7 +146,7 @@ class Teacher:
         reply = turn.completion.token_ids
         breadth = max(_LEAST_BREADTH, 4 * self._k) if self._k else 0
         token_ids, start = (*prompt_ids, *reply), len(prompt_ids)
-        scores = await patiently(lambda: engine.score(token_ids, start, breadth, adapter=adapter))
+        scores = await with_retries(lambda: engine.score(token_ids, start, breadth, adapter=adapter))
         if len(scores.logprobs) != len(reply):
             raise EngineError(f"{len(scores.logprobs)} log-probs came for a reply of {len(reply)} tokens")
         if not all(math.isfinite(value) for value in scores.logprobs):

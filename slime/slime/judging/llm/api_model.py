@@ -1,8 +1,8 @@
 """A judge behind any OpenAI-compatible URL: OpenAI itself, vLLM, SGLang, llama.cpp, Ollama, a gateway.
 
-    messages ─▶ circuit breaker ─▶ official client: retries with backoff, Retry-After ─▶ /chat/completions ─▶ Answer
-                     │ open                  │ retries used up
-                     └──▶ EngineUnavailable ◀┘          a request it refuses: EngineRejected, never repeated
+    messages ─▶ circuit breaker ─▶ retries ─▶ official client ─▶ /chat/completions ─▶ Answer
+                     │ open           │ used up           a request it refuses: EngineRejected, never repeated
+                     └─ EngineUnavailable
 
 What is sent there is what the judge is shown: the end of the conversation, the reply, what came next.
 """
@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
 import openai
 
 from slime.errors import EngineRejected, EngineUnavailable
-from slime.judging.llm.breaker import CircuitBreaker
 from slime.judging.llm.chat_model import Answer
+from slime.judging.retry import CircuitBreaker, with_retries
 from slime.types import Message, SamplingParams
 
 log = logging.getLogger(__name__)
 
 _CONNECT_S = 5.0
+_FIRST_BACKOFF_S, _MAX_RETRY_AFTER_S = 0.5, 60.0
 _NEGOTIABLE = ("max_tokens", "temperature")
 """Settings that some models take under another name, or not at all; they say so once and are believed."""
 
@@ -39,8 +41,7 @@ class ApiModel:
         model: its name there; the first of `/models` when empty.
         api_key: sent as the bearer token; a placeholder when empty, which local servers accept.
         timeout_s: how long an answer may take, retries included.
-        retries: attempts after the first, on connection errors, 408, 409, 429 and 5xx; with exponential backoff
-            and jitter, or when Retry-After says.
+        retries: attempts after the first, on connection errors, 408, 409, 429, 5xx and unreadable answers.
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class ApiModel:
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=api_key or "none",
-            max_retries=retries,
+            max_retries=0,  # see `retry`
             timeout=openai.Timeout(timeout_s, connect=_CONNECT_S),
         )
         self._client.organization = self._client.project = None  # which it looked up in the environment
         self._timeout_s = timeout_s
+        self._retries = retries
         self._breaker = breaker or CircuitBreaker(base_url)
         self._renamed: dict[str, str | None] = {}
         self._naming = asyncio.Lock()
@@ -81,27 +83,33 @@ class ApiModel:
             EngineUnavailable: it is down, overloaded or too slow, after all retries; or it was so just now.
             EngineRejected: it refuses the request: key, model, length.
         """
-        return await self._breaker.call(lambda: self._answer(messages, request_id, sampling))
+        return await self._breaker.call(lambda: self._in_time(lambda: self._answer(messages, request_id, sampling)))
 
-    async def _answer(self, messages: list[Message], request_id: str, sampling: SamplingParams) -> Answer:
+    async def _in_time(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             async with asyncio.timeout(self._timeout_s):
-                if not self.name:
-                    await self._find_name()
-                reply = await self._complete(messages, request_id, sampling)
+                return await with_retries(call, self._retries)
         except TimeoutError as error:
             raise EngineUnavailable(f"{self._client.base_url}: no answer within {self._timeout_s:g} s") from error
+
+    async def _answer(self, messages: list[Message], request_id: str, sampling: SamplingParams) -> Answer:
+        """One attempt."""
+        try:
+            if not self.name:
+                await self._find_name()
+            return self._read(await self._complete(messages, request_id, sampling))
         except openai.APIStatusError as error:
             message = f"HTTP {error.status_code} from {self._client.base_url}: {error.message}"
             if error.status_code in (408, 409, 429) or error.status_code >= 500:
-                raise EngineUnavailable(message) from error
+                raise EngineUnavailable(message, _retry_after_s(error)) from error
             raise EngineRejected(message, error.status_code) from error
         except openai.APIConnectionError as error:  # time-outs too
             cause = error.__cause__ or error
-            raise EngineUnavailable(f"{self._client.base_url}: {type(cause).__name__}: {cause}") from error
+            message = f"{self._client.base_url}: {type(cause).__name__}: {cause}"
+            raise EngineUnavailable(message, _FIRST_BACKOFF_S) from error
         except (openai.OpenAIError, ValueError) as error:  # what came is no chat completion
-            raise EngineUnavailable(f"{self._client.base_url}: unreadable answer: {error}") from error
-        return self._read(reply)
+            message = f"{self._client.base_url}: unreadable answer: {error}"
+            raise EngineUnavailable(message, _FIRST_BACKOFF_S) from error
 
     async def _complete(self, messages: list[Message], request_id: str, sampling: SamplingParams) -> Any:
         """Ask; where a setting is refused by its name, ask again without it and remember."""
@@ -144,4 +152,14 @@ class ApiModel:
                 raise TypeError(f"content is a {type(text).__name__}")
             return Answer(text, str(choice.finish_reason), str(reply.model or self.name))
         except (AttributeError, IndexError, TypeError) as error:
-            raise EngineUnavailable(f"{self._client.base_url}: the answer is no chat completion") from error
+            message = f"{self._client.base_url}: the answer is no chat completion"
+            raise EngineUnavailable(message, _FIRST_BACKOFF_S) from error
+
+
+def _retry_after_s(error: openai.APIStatusError) -> float:
+    """The server's Retry-After in seconds, at most a minute; half a second where it names none, or a date."""
+    try:
+        said = float(error.response.headers.get("retry-after", ""))
+    except ValueError:
+        return _FIRST_BACKOFF_S
+    return min(said, _MAX_RETRY_AFTER_S) if said >= 0 else _FIRST_BACKOFF_S

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from slime.judging.llm.patience import patiently
+from slime.judging.retry import with_retries
 from slime.protocols import Engine, GenerateRequest
 from slime.types import Message, SamplingParams
 
@@ -62,7 +62,7 @@ class EngineModel:
 
     async def answer(self, messages: list[Message], request_id: str, sampling: SamplingParams) -> Answer:
         request = GenerateRequest(request_id, self._prompt_ids(messages), sampling)
-        completion = await patiently(lambda: self._engine.generate(request))
+        completion = await with_retries(lambda: self._engine.generate(request))
         version = max((span.version for span in completion.spans), default=0)
         return Answer(completion.text, completion.finish_reason, self.name, version)
 
