@@ -53,28 +53,27 @@ def compute_loss(advantages: Tensor, policy_objective: Objective) -> tuple[Tenso
     return policy_objective(advantages)
 ''')
 
-_ROLLOUT = Template('''"""The rollout of $title: turns of conversations that are going on, judged, as samples."""
+_ROLLOUT = Template('''"""The rollout of $title: what becomes a sample of a turn, once its next state was judged."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator
 
-from slime.config import Config
-from slime.protocols import Judge
-from slime.rollout.live import judged_samples
-from slime.store import Store
-from slime.types import SampleGroup
+from slime.rollout.context import RolloutContext
+from slime.rollout.live import NotTrained, live_samples, sample_of
+from slime.types import SampleGroup, Turn, Verdict
 
 
-async def generate_rollout(
-    store: Store, judge: Judge, owner: str, policy_version: Callable[[], int], config: Config
-) -> AsyncIterator[SampleGroup]:
-    """Every turn whose next state says something about it."""
-    groups = judged_samples(
-        store, judge, owner=owner, policy_version=policy_version, rollout=config.rollout, judging=config.judge
-    )
-    async for group in groups:
-        yield group
+def generate_rollout(ctx: RolloutContext) -> AsyncGenerator[SampleGroup]:
+    """Judged turns of live conversations; `ctx` is slime/slime/rollout/context.py."""
+    return live_samples(ctx, make_sample)
+
+
+async def make_sample(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
+    """One sample a turn, worth its score; `NotTrained` leaves a turn out, with the reason."""
+    if not verdict.has_reward:
+        return NotTrained("it has no score")
+    return sample_of(turn, verdict)
 ''')
 
 _SCRIPT = Template("""#!/usr/bin/env bash

@@ -1,32 +1,34 @@
-"""The training side of the loop: two tasks around a queue, and what becomes of an update.
+"""The training loop: one task fills a bounded queue from a rollout, one takes batches from it and trains them.
 
     collect                                    train
-    rollout ─▶ SampleGroup ─▶ SampleQueue ─▶ take 16 effective samples ─▶ Trainer.train
-      (claims, judges)          │  bounded       ─▶ every --publish-interval: a version, served    (publisher.py)
+    Rollout ─▶ SampleGroup ─▶ SampleQueue ─▶ take 16 effective samples ─▶ Learner.train
+                                │  bounded       ─▶ every --publish-interval: a version, served    (publisher.py)
                                 │                ─▶ every --save-interval: checkpoint ─▶ store: trained by step N
                                 └─ leases renewed while samples wait
 
-The checkpoint is the moment an update becomes true. Before it, a crash leaves the turns untrained and
-they are taken again; after it, `resume` tells the store what the checkpoint says it consumed, so no turn
-is lost and none is trained twice. Weights are served before that: what a crash undoes of them keeps its version.
+The checkpoint commits an update. A crash before it leaves the turns untrained, and they are sampled again; after it,
+`resume` reports the turns that the checkpoint consumed to the store, so every turn is trained exactly once in the line
+of one checkpoint. Weights are served before they are committed: a version that a crash undid is never given out again.
 
-A run ends when its updates are made, or when the rollout ends or nothing is left to train: then the last update takes
-what there is, and a checkpoint holds it.
+A run ends when its updates are made, when the rollout ends or when the store is drained: the last update takes what
+there is, and a checkpoint holds it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from slime.config import CheckpointConfig, RolloutConfig
 from slime.data.sample_queue import SampleQueue, Taken
 from slime.errors import LeaseLost, TrainerError
 from slime.monitor import Monitor
-from slime.protocols import Follower, Learner
-from slime.publisher import Publisher, ServedVersion
+from slime.progress import Progress
+from slime.protocols import Learner, Rollout
+from slime.publisher import Publisher
 from slime.run_watch import STALE, RunWatch
 from slime.store import Store
 from slime.types import Batch, Sample, SampleGroup, TrainReport, TurnState
@@ -34,25 +36,17 @@ from slime.types import Batch, Sample, SampleGroup, TrainReport, TurnState
 log = logging.getLogger(__name__)
 
 
-Rollout = Callable[[], AsyncIterator[SampleGroup]]
-
-
 class Pipeline:
-    """Runs collecting and training until `num_rollout` updates are made, nothing is left, or for ever.
+    """Collects and trains until `num_rollout` updates are made, nothing is left, or it is cancelled.
 
     Args:
-        rollout: opens the stream of samples, once; where it ends, the run ends when they are trained.
         publisher: has the engines serve what was trained.
-        follower: told what was trained and saved.
+        progress: of this run; written here and by the publisher.
         queue_type: of the queue between collecting and training; its `line_of` says whose weights a batch trains.
         until_drained: nothing new will be stored: end when all of it is trained or excluded; the last update may
             take fewer samples than the others.
         ends_when_stalled: raise `RunStalled` where samples are made and none is trained; otherwise say so and go on.
-        judge_metrics: what the judge did since it was asked last, as `judge/…` figures.
-
-    Attributes:
-        step: updates made in the weights that are trained now.
-        policy_version: for the rollout.
+        judge_metrics: what the judge did since the last call, as `judge/…` figures.
     """
 
     def __init__(
@@ -62,17 +56,17 @@ class Pipeline:
         rollout: Rollout,
         learner: Learner,
         publisher: Publisher,
+        progress: Progress,
         monitor: Monitor,
         owner: str,
         rollout_config: RolloutConfig,
         checkpoint_config: CheckpointConfig,
-        follower: Follower | None = None,
         queue_type: type[SampleQueue] = SampleQueue,
         until_drained: bool = False,
         ends_when_stalled: bool = False,
         judge_metrics: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self.step = 0
+        self._progress = progress
         self._store = store
         self._rollout = rollout
         self._learner = learner
@@ -83,22 +77,18 @@ class Pipeline:
         self._publish_interval = checkpoint_config.publish_interval
         self._publisher = publisher
         self._queue = queue_type(rollout_config.queue_capacity, rollout_config.max_staleness, self._staleness)
-        self.policy_version = ServedVersion(publisher, is_shared=queue_type is SampleQueue)
         self._in_training: tuple[str, ...] = ()
         self._unsaved: dict[int, tuple[str, ...]] = {}
         self._is_published = True
         self._num_stale = 0
-        self._follower = follower
-        self._num_in_training = 0
         self._unsaved_groups: list[str] = []
         self._until_drained = until_drained
         self._watch = RunWatch(
             store,
             rollout_config,
             monitor.run_dir,
-            now=lambda: {"step": self.step, "version": self._publisher.served, "waiting": len(self._queue)},
-            is_training=lambda: bool(self._num_in_training),
-            left_out=follower.left_out if follower else dict,
+            progress,
+            left_out=rollout.left_out,
             ends_run=ends_when_stalled,
         )
         self._judge_metrics = judge_metrics
@@ -106,7 +96,7 @@ class Pipeline:
         self._restarts = 0
 
     async def run(self) -> None:
-        """Until done. Raises what a loop cannot go on after."""
+        """Run until the updates are made or nothing is left. Raises the first error that no task can recover from."""
         self._watch.say("starting")
         released = await self._store.release(self._owner)
         if released:
@@ -145,11 +135,19 @@ class Pipeline:
     # ---- collect
 
     async def _collect(self) -> None:
-        async for group in self._rollout():
-            await self._queue.put(group)
-            self._last_sample = time.monotonic()
-        log.info("the rollout has ended, its last samples are trained samples=%d", self.num_pending)
+        async with contextlib.aclosing(self._rollout.stream()) as groups:
+            async for group in groups:
+                await self._queue.put(group)
+                self._count()
+                self._last_sample = time.monotonic()
+        log.info("the rollout has ended, its last samples are trained samples=%d", self._progress.num_pending)
         await self._queue.end()
+
+    def _count(self, num_training: int | None = None) -> None:
+        """Bring the number of pending samples up to date."""
+        self._progress.num_waiting = len(self._queue)
+        if num_training is not None:
+            self._progress.num_training = num_training
 
     async def _keep_leases(self) -> None:
         while True:
@@ -164,18 +162,18 @@ class Pipeline:
     # ---- train
 
     async def _train(self) -> None:
-        while not self._config.num_rollout or self.step < self._config.num_rollout:
+        progress = self._progress
+        while not self._config.num_rollout or progress.step < self._config.num_rollout:
             waited = time.monotonic()
             taken = await self._take()
             if taken is None:
                 reasons = "; ".join(f"{number} {why}" for why, number in (await self._store.exclusions()).items())
-                log.info("nothing is left to train step=%d left_out=%s", self.step, reasons or "none")
+                log.info("nothing is left to train step=%d left_out=%s", progress.step, reasons or "none")
                 break
             if not taken.groups:
                 continue
             batch = Batch(taken.groups)
             self._in_training = batch.turn_ids
-            self._num_in_training = len(batch.samples)
             try:
                 await self._step(batch, time.monotonic() - waited)
                 self._restarts = 0
@@ -183,7 +181,7 @@ class Pipeline:
                 await self._start_over(error, taken.groups)
             finally:
                 self._in_training = ()
-                self._num_in_training = 0
+                self._count(0)
         if not self._is_published:
             await self._publisher.publish()
         if self._unsaved:
@@ -209,6 +207,7 @@ class Pipeline:
         if not taken.groups and not taken.stale:
             return None
         self._in_training = tuple(turn_id for group in taken.groups for turn_id in _turn_ids(group))
+        self._count(sum(len(group.samples) for group in taken.groups))
         for group in taken.stale:
             self._num_stale += len(group.samples)
             self._watch.dropped(STALE, sum(1 for sample in group.samples if not sample.turn_ids))
@@ -219,6 +218,7 @@ class Pipeline:
             return taken
         log.info("turns with new feedback go back to the judge turns=%d", len(changed))
         await self._queue.put_back(tuple(group for group in taken.groups if changed.isdisjoint(_turn_ids(group))))
+        self._count(0)
         return Taken((), taken.stale)
 
     async def _is_drained(self) -> bool:
@@ -264,10 +264,8 @@ class Pipeline:
                 self._is_published = True
             if report.step % self._save_interval == 0 or is_last:
                 metrics |= await self._save(line)
-            if self._follower is not None:
-                metrics |= {**self._follower.metrics(), **await self._follower.updated(report.step)}
-            metrics |= self._judge_metrics()
-            self.step = report.step
+            metrics |= {**await self._rollout.updated(report.step), **self._judge_metrics()}
+            self._progress.step = report.step
             self._watch.say("running")
         finally:  # interrupted here, a run may find the update in its checkpoint, and then misses it in the figures
             self._monitor.record(report.step, metrics | {"queue/length": len(self._queue)})
@@ -278,18 +276,17 @@ class Pipeline:
         log.error("update skipped step=%d reason=%r turns=%d", report.step, report.skipped, len(batch.turn_ids))
 
     async def _save(self, line: str = "") -> dict[str, float]:
-        """Write a checkpoint, and tell store and follower what it holds; returns how long that took."""
+        """Write a checkpoint, and tell store and rollout what it holds; returns how long that took."""
         began = time.monotonic()
         await self._learner.save()
         self._publisher.versions.saved(line)
         saved = time.monotonic()
         for consumed_at, turn_ids in sorted(self._unsaved.items()):
             await self._store.mark_trained(turn_ids, consumed_at)
-        step, group_ids = max(self._unsaved, default=self.step), tuple(self._unsaved_groups)
+        step, group_ids = max(self._unsaved, default=self._progress.step), tuple(self._unsaved_groups)
         self._unsaved.clear()
         self._unsaved_groups.clear()
-        if self._follower is not None:
-            await self._follower.saved(step, group_ids)
+        await self._rollout.saved(step, group_ids)
         return {"weights/save_s": saved - began}
 
     def _staleness(self, sample: Sample) -> int:
@@ -299,11 +296,6 @@ class Pipeline:
     def _not_accounted(self) -> tuple[str, ...]:
         """Turns of updates that no checkpoint holds yet."""
         return tuple(turn_id for turn_ids in self._unsaved.values() for turn_id in turn_ids)
-
-    @property
-    def num_pending(self) -> int:
-        """Samples that wait for the trainer or that it is training: what is sampled now is trained after them."""
-        return len(self._queue) + self._num_in_training
 
     # ---- beginnings
 
@@ -315,10 +307,10 @@ class Pipeline:
         undone = await self._store.rewind(resumed.step)
         await self._publisher.resume(resumed)
         self._is_published = True
-        self.step = resumed.step
+        self._progress.step = resumed.step
         self._unsaved.clear()
         self._unsaved_groups.clear()
-        log.info("training from step=%d version=%d turns_undone=%d", self.step, self._publisher.served, undone)
+        log.info("training from step=%d version=%d turns_undone=%d", resumed.step, self._progress.version, undone)
 
     async def _start_over(self, error: TrainerError, groups: tuple[SampleGroup, ...]) -> None:
         """After a trainer died: its batch comes first again, unless the checkpoint already holds it.

@@ -1,8 +1,9 @@
-"""`python -m slime.preflight FLAG …`: everything that can be known of a run before it starts, and nothing started.
+"""`python -m slime.preflight FLAG …`: checks a run before anything of it starts.
 
     settings ─▶ files and packages (no torch: a fraction of a second) ─▶ plug-ins loaded, hooks matched ─▶ Plan
 
-`slime/train.py` begins with it, and launch.sh asks it before it submits anything.
+`slime/train.py` begins with it, and launch.sh runs it before it submits a job. Settings that exclude each other are
+listed in `config/contradictions.py`; the order of the checks is here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slime.cluster.placement import Placement, on_cpu, own_teacher, place
-from slime.config import Config, LossConfig
+from slime.config import Config
+from slime.config.contradictions import check_loss
 from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import refuse_float16
@@ -27,8 +29,6 @@ from slime.errors import ConfigError, OpenClawError
 
 if TYPE_CHECKING:
     from slime.compat.prompts.plan import RolloutPlan
-    from slime.plugins.calling import NamedCall
-    from slime.plugins.rewards import RewardHook
 
 log = logging.getLogger(__name__)
 
@@ -37,18 +37,15 @@ PROG = "python slime/train.py"
 
 @dataclass(frozen=True)
 class Plan:
-    """What the configuration comes to, checked: the plug-ins that were loaded and who sees which GPU."""
+    """What the configuration comes to, checked: the rollout that was loaded, and which process sees which GPU."""
 
     placement: Placement
-    sampling: RolloutPlan
+    rollout: RolloutPlan
 
     @property
-    def rollout(self) -> NamedCall:
-        return self.sampling.call
-
-    @property
-    def reward(self) -> RewardHook | None:
-        return self.sampling.reward
+    def needs_teacher(self) -> bool:
+        """Whether the rollout asks for a teacher, which may be an engine of its own."""
+        return needs_teacher(self.rollout)
 
 
 def check(config: Config) -> Plan:
@@ -63,21 +60,26 @@ def check(config: Config) -> Plan:
         log.warning("%s", warning)
     _check_gpus(config)
     _check_server_beside(config)
-    sampling = _check_plugins(config)
+    rollout = _check_plugins(config)
     placement = place(
         on_cpu(config).cluster,
-        has_judge=bool(config.judge.judge_model_path and not config.judge.judge_url) and asks_a_model(config, sampling),
-        has_teacher=bool(own_teacher(config)) and bool(sampling.call.asks_for & {"teacher", "hint_source"}),
+        has_judge=bool(config.judge.judge_model_path and not config.judge.judge_url) and asks_a_model(config, rollout),
+        has_teacher=bool(own_teacher(config)) and needs_teacher(rollout),
     )
-    return Plan(placement=placement, sampling=sampling)
+    return Plan(placement, rollout)
 
 
-def asks_a_model(config: Config, sampling: RolloutPlan) -> bool:
+def needs_teacher(rollout: RolloutPlan) -> bool:
+    """Whether a rollout asks for the teacher or for hints."""
+    return bool(rollout.call.asks_for & {"teacher", "hint_source"})
+
+
+def asks_a_model(config: Config, rollout: RolloutPlan) -> bool:
     """Whether verdicts or hints are a language model's."""
     from slime.rollout.hindsight import hint_reader
 
-    is_judge = sampling.reward is None and config.judge.judge == "llm"
-    return is_judge or ("hint_source" in sampling.call.asks_for and hint_reader(config) == "llm")
+    is_judge = rollout.reward is None and config.judge.judge == "llm"
+    return is_judge or ("hint_source" in rollout.call.asks_for and hint_reader(config) == "llm")
 
 
 def _check_gpus(config: Config) -> None:
@@ -116,38 +118,15 @@ def _check_plugins(config: Config) -> RolloutPlan:
     from slime.tools.offline import check_conversations
     from slime.trainers.build import check_trainer
 
-    plugin = config.plugin
-    sampling = plan_rollout(config)
-    is_live = sampling.loop == "live"
-    if not is_live and config.lora.use_lora and config.lora.adapter_per == "user":
-        raise ConfigError("--adapter-per user: prompts are no user's; with --prompt-data leave it out")
-    if is_live and config.loss.compares_groups and not sampling.gives_groups:
-        raise ConfigError(
-            f"{_comparing(config.loss)} compares replies to one prompt, and people get only one: "
-            "use --advantage-estimator reinforce --baseline ema"
-        )
+    plan = plan_rollout(config)
     if config.rollout.data_path:
         check_conversations(Path(config.rollout.data_path))
-        if config.cluster.serve:
-            raise ConfigError("--serve and --data-path: a run on recorded conversations serves nobody; leave out one")
-    loss_fn = load_loss(plugin.custom_loss_function_path)  # the ranks load it again, in their own processes
-    loss_fn.check(config.loss)
-    load_policy_loss_hooks(plugin, config.loss, loss_fn)
-    if "teacher_topk_ids" in loss_fn.asks_for and not config.teacher.teacher_top_k:
-        raise ConfigError(
-            f"--custom-loss-function-path {plugin.custom_loss_function_path} compares k ids a token: "
-            "give --teacher-top-k, e.g. 50"
-        )
+    loss_fn = load_loss(config.plugin.custom_loss_function_path)  # the ranks load both again, in their own processes
+    check_loss(config, loss_fn.facts)
+    load_policy_loss_hooks(config.plugin)
     check_trainer(config)
     refuse_float16(config.model.dtype, config.model.model_path, on_gpu=bool(config.cluster.train_gpus))
-    return sampling
-
-
-def _comparing(loss: LossConfig) -> str:
-    """The flag that asks for groups."""
-    if loss.advantage_estimator == "reinforce":
-        return f"--baseline {loss.baseline}"
-    return f"--advantage-estimator {loss.advantage_estimator}"
+    return plan
 
 
 def main(argv: Sequence[str] | None = None) -> int:

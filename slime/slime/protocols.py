@@ -6,12 +6,12 @@ A scripted implementation of each ships with the library (`engines.scripted`, `j
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from slime.types import Batch, Completion, SamplingParams, TrainReport, Turn, Verdict, VersionSpan
+from slime.types import Batch, Completion, SampleGroup, SamplingParams, TrainReport, Turn, Verdict, VersionSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,37 +156,26 @@ class Learner(Protocol):
         ...
 
 
-class Follower(Protocol):
-    """What samples come from, where it wants to know what became of them."""
+class Rollout(Protocol):
+    """Makes samples. Only `stream` has to be written: a subclass inherits the rest, which does nothing."""
 
-    def metrics(self) -> Mapping[str, float]:
-        """Figures to record with the update that was just made."""
+    def stream(self) -> AsyncGenerator[SampleGroup]:
+        """Groups to train on, opened once. Its end means that there is no more data: what was given is trained, a
+        checkpoint is saved, and the run has ended well."""
         ...
 
     def left_out(self) -> Mapping[str, int]:
-        """Samples that were made and will never be trained, since the start, by reason."""
-        ...
+        """Samples that were made and will never be trained, since the start, by reason; turns are counted in the
+        store instead."""
+        return {}
 
     async def updated(self, step: int) -> Mapping[str, float]:
-        """Update `step` was made, and is served if it is due; further figures."""
-        ...
+        """Update `step` was made, and is served if it is due; returns figures to record with it."""
+        return {}
 
     async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
         """The checkpoint of `step` is written, and it is the first to hold these groups."""
-        ...
-
-
-@runtime_checkable
-class PolicyVersion(Protocol):
-    """What a rollout is offered as `policy_version`: how far the policy is, and how old that makes a token."""
-
-    def __call__(self) -> int:
-        """The newest version that is served."""
-        ...
-
-    def staleness(self, version: int) -> int:
-        """Updates between a version and the weights that are trained now."""
-        ...
+        return
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Set
 from pathlib import Path
 from threading import Thread
 
+from slime.progress import Progress
 from slime.protocols import Learner, Resumed
 from slime.types import Sample
 from slime.weights import Versions
@@ -38,12 +39,12 @@ class Publisher:
     """Gives the weights of a learner their numbers and has them served.
 
     Args:
+        progress: told which version is served.
         in_use: directories that an engine was told to load and has not said it serves.
         newest_served: the highest version that an engine knows, whoever published it.
 
     Attributes:
         versions: the journal.
-        served: the newest version that engines were brought to.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class Publisher:
         learner: Learner,
         publish: Publish,
         *,
+        progress: Progress,
         in_use: Callable[[], Set[Path]] = frozenset,
         newest_served: Callable[[], Awaitable[int]] = _nobody_serves,
     ) -> None:
         self.versions = versions
-        self.served = 0
+        self._progress = progress
         self._learner = learner
         self._publish = publish
         self._in_use = in_use
@@ -90,7 +92,7 @@ class Publisher:
         weights_dir = await self._learner.publish(taken.version, adapter)
         written = time.monotonic()
         await self._publish(weights_dir, taken.version)
-        self.served = taken.version
+        self._progress.version = taken.version
         remove_old(weights_dir.parent, self._in_use())
         return {
             "weights/version": float(taken.version),
@@ -101,26 +103,6 @@ class Publisher:
     def staleness(self, sample: Sample, adapter: str = "") -> int:
         """Updates between the oldest weights that made a trained token of a sample and those that are trained now."""
         return max(self.versions.staleness(version, adapter) for version in sample.trained_versions)
-
-
-class ServedVersion:
-    """What a rollout is offered as `policy_version`; a `protocols.PolicyVersion`.
-
-    Args:
-        is_shared: everybody is served the same weights. With weights for each user nobody knows yet whose a turn is
-            that is about to be judged, and it counts as fresh; its staleness is looked at when it is taken.
-    """
-
-    def __init__(self, publisher: Publisher, *, is_shared: bool) -> None:
-        self._publisher = publisher
-        self._is_shared = is_shared
-
-    def __call__(self) -> int:
-        return self._publisher.served if self._is_shared else 0
-
-    def staleness(self, version: int) -> int:
-        """Updates between a version and the weights that are trained now."""
-        return self._publisher.versions.staleness(version) if self._is_shared else 0
 
 
 def remove_old(publications: Path, in_use: Iterable[Path]) -> None:

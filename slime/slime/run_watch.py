@@ -19,6 +19,7 @@ from pathlib import Path
 
 from slime.config import RolloutConfig
 from slime.errors import RunStalled
+from slime.progress import Progress
 from slime.status import State, Status, write_status
 from slime.store import Store
 from slime.types import TurnState
@@ -44,8 +45,7 @@ class RunWatch:
 
     Args:
         run_dir: where the status is written.
-        now: step, version and waiting samples, as a status has them; asked whenever one is written.
-        is_training: whether an update is being made: then nothing stalls, however long it takes.
+        progress: how far the run is; while an update is made nothing stalls, however long it takes.
         left_out: samples that the rollout itself dropped so far, by reason; turns are counted in the store.
         ends_run: raise `RunStalled` where nothing is trained; otherwise say so and go on.
     """
@@ -55,9 +55,8 @@ class RunWatch:
         store: Store,
         config: RolloutConfig,
         run_dir: Path,
+        progress: Progress,
         *,
-        now: Callable[[], Mapping[str, int]],
-        is_training: Callable[[], bool],
         left_out: Callable[[], Mapping[str, int]] = dict,
         ends_run: bool = False,
     ) -> None:
@@ -65,8 +64,7 @@ class RunWatch:
         self._after_s = config.stall_after_s
         self._min_samples = config.stall_samples
         self._run_dir = run_dir
-        self._now = now
-        self._is_training = is_training
+        self._progress = progress
         self._left_out = left_out
         self._ends_run = ends_run
         self._of_turns: Counter[str] = Counter()
@@ -92,10 +90,18 @@ class RunWatch:
 
     def say(self, state: State, reason: str = "") -> None:
         """Write the status."""
-        dropped, now = self.totals(), self._now()
-        made = self._num_trained + now.get("waiting", 0) + dropped.total()
-        figures = {"made": made, "trained": self._num_trained, "dropped": dict(dropped.most_common())}
-        write_status(self._run_dir, Status(state, reason=reason, **now, **figures))  # type: ignore[arg-type]
+        dropped, progress = self.totals(), self._progress
+        status = Status(
+            state,
+            step=progress.step,
+            version=progress.version,
+            reason=reason,
+            made=self._num_trained + progress.num_waiting + dropped.total(),
+            trained=self._num_trained,
+            dropped=dict(dropped.most_common()),
+            waiting=progress.num_waiting,
+        )
+        write_status(self._run_dir, status)
 
     def trained(self, num_samples: int) -> None:
         """An update was made; what is lost from now on counts anew."""
@@ -121,7 +127,7 @@ class RunWatch:
         if self._before is None:
             self._before = self.totals()
         idle_s = time.monotonic() - self._since
-        if idle_s < self._after_s or self._is_training():
+        if idle_s < self._after_s or self._progress.num_training:
             return ""
         lost = self.totals() - self._before
         if self._returned:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from slime.algorithms.objective import PolicyHooks, policy_objective
+from slime.config.contradictions import check_loss_settings
 from slime.config.sections import LossConfig
 from slime.errors import ConfigError
 from slime.plugins.settings import plugin_settings
@@ -208,7 +209,7 @@ def test_a_veto_leaves_the_other_replies_as_they_are(mode: Any) -> None:
 @pytest.mark.parametrize("correction", ["tis", "decoupled", "icepop", "none"])
 def test_a_veto_without_masked_importance_sampling_is_refused(correction: Any) -> None:
     with pytest.raises(ConfigError, match=f"--mis-veto-threshold is for .* not {correction}"):
-        LossConfig(behaviour_correction=correction, mis_veto_threshold=1e-4).check()
+        check_loss_settings(LossConfig(behaviour_correction=correction, mis_veto_threshold=1e-4))
 
 
 def test_a_function_in_the_place_of_the_weights() -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime.algorithms.advantages import MovingBaseline
+from slime.config.contradictions import check_loss_settings
 from slime.config.sections import LossConfig
 from slime.data.estimates import with_advantages
 from slime.errors import ConfigError
@@ -90,9 +91,9 @@ def test_rewards_that_are_not_normalised_are_the_advantages(estimator: Any) -> N
 @pytest.mark.parametrize("estimator", ["reinforce", "rloo", "step_wise"])
 def test_what_always_subtracts_cannot_take_rewards_as_they_are(estimator: Any) -> None:
     with pytest.raises(ConfigError, match="--no-rewards-normalization takes rewards as they are"):
-        LossConfig(advantage_estimator=estimator, rewards_normalization=False).check()
-    LossConfig(baseline="none", rewards_normalization=False).check()
-    LossConfig(advantage_estimator="ppo", rewards_normalization=False).check()
+        check_loss_settings(LossConfig(advantage_estimator=estimator, rewards_normalization=False))
+    check_loss_settings(LossConfig(baseline="none", rewards_normalization=False))
+    check_loss_settings(LossConfig(advantage_estimator="ppo", rewards_normalization=False))
 
 
 def test_the_baselines_of_plain_reinforce() -> None:

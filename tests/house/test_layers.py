@@ -12,7 +12,7 @@ LAYERS: list[set[str]] = [
     {"slime.types", "slime.errors"},
     {"slime.private_files", "slime.messages"},
     {"slime.algorithms", "slime.monitor", "slime.status"},
-    {"slime.fields", "slime.protocols", "slime.config"},
+    {"slime.fields", "slime.protocols", "slime.progress", "slime.config"},
     {"slime.store", "slime.data", "slime.chat", "slime.plugins", "slime.weights"},
     {"slime.engines", "slime.trainers", "slime.judging", "slime.environments"},
     {"slime.rollout", "slime.publisher", "slime.run_watch", "openclaw"},

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, VersionSpan
+from slime.config import JudgeConfig, RolloutConfig
+from slime.progress import Progress
+from slime.protocols import Judge
+from slime.rollout.context import RolloutContext
+from slime.store import Store
+from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, Verdict, VersionSpan
 
 
 def turn_with(next_state: list[Message] | str | None, request: str = "Say hi.", reply: Any = "Hi there.") -> Turn:
@@ -22,3 +28,16 @@ def turn_with(next_state: list[Message] | str | None, request: str = "Say hi.", 
         reply=reply if isinstance(reply, dict) else {"role": "assistant", "content": reply},
         next_state=None if messages is None else tuple(messages),
     )
+
+
+def loop_over(
+    store: Store, judge: Judge, version: Callable[[], int] = lambda: 0, *, workers: int = 2
+) -> RolloutContext:
+    """A live loop's context, where every version is an update."""
+    progress = Progress(lambda old: version() - old)
+    return RolloutContext(store, judge, "c", progress, RolloutConfig(), JudgeConfig(num_judge_workers=workers))
+
+
+async def with_verdict(turn: Turn, verdict: Verdict) -> tuple[Turn, Verdict]:
+    """A `make_sample` that keeps what it is given."""
+    return turn, verdict

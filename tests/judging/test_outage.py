@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from judge_server import listening
-from judged_turns import turn_with
-from slime.config import JudgeConfig, RolloutConfig
+from judged_turns import loop_over, turn_with, with_verdict
+from slime.config import JudgeConfig
 from slime.judging import retry
 from slime.judging.hindsight.hints import HintingJudge, LlmHints
 from slime.judging.llm.api_model import ApiModel
@@ -21,7 +21,7 @@ from slime.judging.llm.votes import Vote, without_quorum
 from slime.judging.retry import MAX_REFUSALS, CircuitBreaker, Deferrals
 from slime.judging.rules.judge import RuleJudge
 from slime.protocols import Judge
-from slime.rollout.live import judged_turns
+from slime.rollout.live import live_samples
 from slime.store import Store
 from slime.types import Feedback, Turn, TurnState, Verdict
 
@@ -57,9 +57,7 @@ async def collecting(
     given: list[str] = []
 
     async def collect() -> None:
-        turns = judged_turns(
-            store, judge, owner="c", policy_version=version, rollout=RolloutConfig(), num_workers=workers
-        )
+        turns = live_samples(loop_over(store, judge, version, workers=workers), with_verdict)
         async with contextlib.aclosing(turns):
             async for turn, _ in turns:
                 given.append(turn.turn_id)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judge_server import listening
-from judged_turns import turn_with
-from slime.config import JudgeConfig, RolloutConfig
+from judged_turns import loop_over, turn_with, with_verdict
+from slime.config import JudgeConfig
 from slime.judging.llm.api_model import ApiModel
 from slime.judging.llm.chat_model import Answer
 from slime.judging.llm.judge import LlmJudge
@@ -24,7 +24,7 @@ from slime.judging.llm.relative import RelativeJudge, SiblingJudge, compare_mess
 from slime.judging.llm.scripted_api import Asked, Line, ScriptedJudgeApi
 from slime.judging.precedence import judge_with_feedback
 from slime.judging.scripted import ScriptedJudge
-from slime.rollout.live import judged_turns
+from slime.rollout.live import live_samples
 from slime.store import Store
 from slime.types import Feedback, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict
 
@@ -204,7 +204,7 @@ async def test_through_the_loop_every_answer_is_kept_and_a_person_counts_before_
     verdicts: dict[str, Verdict] = {}
     async with listening(app) as url, ApiModel(f"{url}/v1", model="m") as model:
         judge = SiblingJudge(LlmJudge(model, config), RelativeJudge(model, config), store)
-        turns = judged_turns(store, judge, owner="c", policy_version=lambda: 0, rollout=RolloutConfig(), num_workers=2)
+        turns = live_samples(loop_over(store, judge, workers=2), with_verdict)
         async with asyncio.timeout(10), contextlib.aclosing(turns):
             async for turn, verdict in turns:
                 verdicts[turn.turn_id] = verdict

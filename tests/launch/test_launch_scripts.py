@@ -238,7 +238,7 @@ def test_no_script_compares_replies_that_people_get_only_one_of(script: str, che
     plugin = as_it_stands(script)["plugin"]
     paths = ["custom_loss_function_path", "rollout_function_path"]
     own = [word for name in paths for word in (f"--{name.replace('_', '-')}", str(plugin[name]))]
-    assert check(*own).sampling.loop == "live"
+    assert check(*own).rollout.is_endless
     for flags in COMPARING:
         with pytest.raises(
             ConfigError, match=f"^{' '.join(flags)} compares replies to one prompt, and people get only"
@@ -263,7 +263,7 @@ def test_no_method_compares_replies_that_people_get_only_one_of(
 def test_a_rollout_of_groups_says_so_and_may_compare_them(check: Callable[..., preflight.Plan], tmp_path: Path):
     file = tmp_path / "custom_rollout.py"
     file.write_text(GROUPING)
-    assert check("--rollout-function-path", str(file), "--advantage-estimator", "grpo").sampling.gives_groups
+    assert check("--rollout-function-path", str(file), "--advantage-estimator", "grpo").rollout.is_endless
     file = tmp_path / "other_rollout.py"
     file.write_text(GROUPING.replace("True", "False"))
     with pytest.raises(ConfigError, match="compares replies"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -17,11 +18,13 @@ from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import ConfigError, EngineRejected, EngineUnavailable
 from slime.judging.rules.judge import RuleJudge
 from slime.judging.scripted import ScriptedJudge
+from slime.progress import Progress
 from slime.protocols import TokenScores
-from slime.rollout.live import judged_samples, judged_turns
+from slime.rollout.context import RolloutContext
+from slime.rollout.live import judged_samples, live_samples, sample_of
 from slime.store import Store
 from slime.tools.offline import Imported, check_conversations, import_conversations
-from slime.types import Batch, TurnState, Verdict
+from slime.types import Batch, SampleGroup, Turn, TurnState, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -129,15 +132,16 @@ async def test_a_control_token_in_a_reply_stays_text(store: Store, chat: ChatFor
 
 async def test_the_live_rollout_judges_what_was_read_like_any_turn(store: Store, chat: ChatFormat, tmp_path: Path):
     await import_conversations(write(tmp_path, TALK), store, chat, Scorer())
-    turns = judged_turns(
-        store, RuleJudge(), owner="test", policy_version=lambda: 0, rollout=RolloutConfig(), num_workers=1
-    )
     scores = {}
-    async for turn, verdict in turns:
+
+    async def make_sample(turn: Turn, verdict: Verdict) -> SampleGroup:
         scores[turn.reply["content"]] = verdict.score
-        if len(scores) == 2:
-            break
-    await turns.aclose()
+        return sample_of(turn, verdict)
+
+    ctx = RolloutContext(store, RuleJudge(), "test", Progress(), RolloutConfig(), JudgeConfig(num_judge_workers=1))
+    async with contextlib.aclosing(live_samples(ctx, make_sample)) as samples:
+        for _ in range(2):
+            await anext(samples)
     assert scores == {"4.": 1.0, "**6**": -1.0}
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,8 +22,10 @@ from slime.judging.rules.judge import RuleJudge
 from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
 from slime.plugins.losses import load_loss
+from slime.progress import Progress
 from slime.protocols import Resumed, TokenScores
 from slime.publisher import Publisher
+from slime.rollout.context import RolloutContext
 from slime.rollout.hindsight import hint_source
 from slime.store import Store
 from slime.tools.collecting import training_settings
@@ -116,21 +117,18 @@ async def train_offline(model_dir: Path, rollout_dir: Path, folder: Path, *flags
     paths = ["--model-path", str(model_dir), "--save-dir", str(folder / "save"), "--run-dir", str(folder / "run")]
     config = resolve([*placed, *paths, "--lr", "1e-3", *flags], {}).config
     chat, engine, learner = ChatFormat.load(model_dir), Weights(model_dir), InProcess(config)
-    call = plan_rollout(config).call
+    plan, versions = plan_rollout(config), Versions(config.checkpoint.save_dir)
+    progress = Progress(versions.staleness)
     async with Store.open(folder / "conversations") as store:
         await import_conversations(Path(config.rollout.data_path), store, chat, engine)
-        offered: dict[str, Any] = {"store": store, "judge": RuleJudge(), "owner": "train", "config": config}
-        offered |= {"teacher": Teacher(engine, engine, chat, config.teacher), "hint_source": hint_source(config, None)}
-
-        def rollout() -> AsyncIterator[Any]:
-            samples: AsyncIterator[Any] = call(offered | {"policy_version": pipeline.policy_version})
-            return samples
-
+        ctx = RolloutContext(store, RuleJudge(), "train", progress, config.rollout, config.judge, config.teacher)
+        named = {"teacher": Teacher(engine, engine, chat, config.teacher), "hint_source": hint_source(config, None)}
         pipeline = Pipeline(
             store=store,
-            rollout=rollout,
+            rollout=plan.open(ctx, config, named),
             learner=learner,
-            publisher=Publisher(Versions(config.checkpoint.save_dir), learner, engine.update_weights),
+            publisher=Publisher(versions, learner, engine.update_weights, progress=progress),
+            progress=progress,
             monitor=Monitor(config.monitor.run_dir),
             owner="train",
             rollout_config=config.rollout,

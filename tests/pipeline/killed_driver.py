@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from slime.config import CheckpointConfig, JudgeConfig, RolloutConfig
@@ -18,11 +17,13 @@ from slime.engines.client import HttpEngine
 from slime.judging.scripted import ScriptedJudge
 from slime.monitor import Monitor
 from slime.pipeline import Pipeline
+from slime.progress import Progress
 from slime.publisher import Publisher
-from slime.rollout.live import judged_samples
+from slime.rollout.context import RolloutContext, StreamRollout
+from slime.rollout.live import live_samples, scored_sample
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
-from slime.types import Batch, SampleGroup, TrainReport
+from slime.types import Batch, TrainReport
 from slime.weights import Versions
 
 
@@ -39,24 +40,17 @@ async def drive(folder: Path, url: str, save_interval: int, *, until_drained: bo
     rollout = RolloutConfig(rollout_batch_size=4, max_staleness=4, queue_capacity=12)
     learner = SlowLearner(folder / "save")
     async with HttpEngine(url) as engine, Store.open(folder / "buffer", appends=False) as store:
-
-        def samples() -> AsyncIterator[SampleGroup]:
-            return judged_samples(
-                store,
-                ScriptedJudge(lambda turn: 1.0),
-                owner="train",
-                policy_version=pipeline.policy_version,
-                rollout=rollout,
-                judging=JudgeConfig(),
-            )
-
+        versions = Versions(folder / "save")
+        progress = Progress(versions.staleness)
+        ctx = RolloutContext(store, ScriptedJudge(lambda turn: 1.0), "train", progress, rollout, JudgeConfig())
         pipeline = Pipeline(
             store=store,
-            rollout=samples,
+            rollout=StreamRollout(lambda: live_samples(ctx, scored_sample)),
             learner=learner,
             publisher=Publisher(
-                Versions(folder / "save"), learner, engine.update_weights, newest_served=engine.version
+                versions, learner, engine.update_weights, progress=progress, newest_served=engine.version
             ),
+            progress=progress,
             monitor=Monitor(folder / "run"),
             owner="train",
             rollout_config=rollout,

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from slime.config import JudgeConfig, RolloutConfig
+from slime.judging.hindsight.hints import Hindsight
 from slime.judging.hindsight.teacher import Lesson, NoLesson, Teacher
 from slime.judging.scripted import ScriptedJudge
+from slime.progress import Progress
+from slime.rollout.context import RolloutContext
 from slime.rollout.hindsight import taught_samples
 from slime.rollout.live import judged_samples
 from slime.store import Store
@@ -72,16 +75,20 @@ async def collect(samples: AsyncIterator[SampleGroup], store: Store) -> dict[str
     return found
 
 
+class ScriptedHints:
+    """Reads the hint that is written beside a turn's verdict."""
+
+    async def hindsight(self, turn: Turn) -> Hindsight:
+        hint = TURNS.get(turn.turn_id, TURNS["both"]).hint
+        return Hindsight((hint,) if hint else (), "scripted")
+
+
 def taught(store: Store, *, needs_teacher: bool, teacher: Teacher | None = None) -> AsyncIterator[SampleGroup]:
+    judge = ScriptedJudge(lambda t: TURNS.get(t.turn_id, TURNS["both"]))
+    judging = JudgeConfig(num_judge_workers=len(TURNS))
+    ctx = RolloutContext(store, judge, "test", Progress(), RolloutConfig(), judging)
     return taught_samples(
-        store,
-        ScriptedJudge(lambda t: TURNS.get(t.turn_id, TURNS["both"])),
-        teacher or ScriptedTeacher(),
-        owner="test",
-        policy_version=lambda: 0,
-        rollout=RolloutConfig(),
-        judging=JudgeConfig(num_judge_workers=len(TURNS)),
-        needs_teacher=needs_teacher,
+        ctx, ScriptedHints(), teacher or ScriptedTeacher(), needs_teacher=needs_teacher, topk_streams=lambda top: {}
     )
 
 

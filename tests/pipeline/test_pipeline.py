@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 from pathlib import Path
 
 import pytest
-from slime.config import CheckpointConfig, RolloutConfig
+from slime.config import CheckpointConfig, JudgeConfig, RolloutConfig
 from slime.errors import TrainerError
 from slime.judging.drift import WatchedJudge
 from slime.judging.scripted import ScriptedJudge
 from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
+from slime.progress import Progress
 from slime.publisher import Publisher
-from slime.rollout.live import judged_turns, sample_of
+from slime.rollout.context import RolloutContext, StreamRollout
+from slime.rollout.live import live_samples, sample_of
+from slime.status import read_status
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
 from slime.types import (
@@ -23,6 +25,7 @@ from slime.types import (
     Completion,
     Feedback,
     Message,
+    SampleGroup,
     SamplingParams,
     TrainReport,
     Turn,
@@ -57,6 +60,10 @@ async def fill(store: Store, names: list[str], **changes: object) -> None:
         await store.attach(name, NEXT)
 
 
+async def make_sample(judged: Turn, verdict: Verdict) -> SampleGroup:
+    return sample_of(judged, verdict)
+
+
 def build(
     store: Store,
     learner: ScriptedLearner,
@@ -70,20 +77,11 @@ def build(
     lease_s: float = 5.0,
 ) -> tuple[Pipeline, list[int]]:
     published: list[int] = []
+    versions = Versions(folder / "save")
     rollout = RolloutConfig(rollout_batch_size=2, num_rollout=updates, max_staleness=max_staleness, lease_s=lease_s)
 
-    async def samples():
-        turns = judged_turns(
-            store,
-            judge,
-            owner="test",
-            policy_version=pipeline.policy_version,
-            rollout=rollout,
-            num_workers=3,
-        )
-        async with contextlib.aclosing(turns):
-            async for judged, verdict in turns:
-                yield sample_of(judged, verdict)
+    progress = Progress(versions.staleness)
+    ctx = RolloutContext(store, judge, "test", progress, rollout, JudgeConfig(num_judge_workers=3))
 
     async def publish(weights_dir: Path, version: int) -> None:
         assert weights_dir.exists()  # noqa: ASYNC240 - a local look
@@ -91,9 +89,10 @@ def build(
 
     pipeline = Pipeline(
         store=store,
-        rollout=samples,
+        rollout=StreamRollout(lambda: live_samples(ctx, make_sample)),
         learner=learner,
-        publisher=Publisher(Versions(folder / "save"), learner, publish),
+        publisher=Publisher(versions, learner, publish, progress=progress),
+        progress=progress,
         monitor=Monitor(folder / "run"),
         owner="test",
         rollout_config=rollout,
@@ -284,7 +283,7 @@ async def test_a_run_on_what_is_stored_ends_when_nothing_is_left(store: Store, t
     assert await store.trained_at("e") == 3
     again, _ = build(store, ScriptedLearner(tmp_path / "save"), tmp_path, judge, updates=0, until_drained=True)
     await run(again)
-    assert again.step == 3
+    assert read_status(tmp_path / "run").step == 3
 
 
 async def test_a_trainer_that_dies_on_the_last_turns_still_trains_them(store: Store, tmp_path: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ from slime.config import CheckpointConfig, RolloutConfig
 from slime.errors import EngineRejected, RunStalled
 from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
+from slime.progress import Progress
 from slime.publisher import Publisher, remove_old
+from slime.rollout.context import StreamRollout
 from slime.status import read_status
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
@@ -48,7 +50,7 @@ def build(
     store: Store,
     folder: Path,
     engines: Engines,
-    rollout: Callable[[], AsyncIterator[SampleGroup]],
+    rollout: Callable[[], AsyncGenerator[SampleGroup]],
     *,
     updates: int = 0,
     batch: int = 4,
@@ -59,11 +61,14 @@ def build(
 ) -> Pipeline:
     save_dir = folder / "save"
     learner = learner or ScriptedLearner(save_dir)
+    versions = Versions(save_dir)
+    progress = Progress(versions.staleness)
     return Pipeline(
         store=store,
-        rollout=rollout,
+        rollout=StreamRollout(rollout),
         learner=learner,
-        publisher=Publisher(Versions(save_dir), learner, engines.publish),
+        publisher=Publisher(versions, learner, engines.publish, progress=progress),
+        progress=progress,
         monitor=Monitor(folder / "run"),
         owner="test",
         rollout_config=RolloutConfig(
@@ -78,10 +83,10 @@ def build(
     )
 
 
-def sampling(engines: Engines, number: int | None = None) -> Callable[[], AsyncIterator[SampleGroup]]:
+def sampling(engines: Engines, number: int | None = None) -> Callable[[], AsyncGenerator[SampleGroup]]:
     """Samples of whatever is served when they are made."""
 
-    async def rollout() -> AsyncIterator[SampleGroup]:
+    async def rollout() -> AsyncGenerator[SampleGroup]:
         index = 0
         while number is None or index < number:
             yield SampleGroup(f"g{index}", (sample(engines.version),))
@@ -145,7 +150,7 @@ async def test_a_rollout_that_ends_has_its_samples_trained_and_saved(store: Stor
     engines = Engines()
     pipeline = build(store, tmp_path, engines, sampling(engines, 8), save_interval=save_interval)
     await asyncio.wait_for(pipeline.run(), 10)
-    assert pipeline.step == 2
+    assert read_status(tmp_path / "run").step == 2
     assert (tmp_path / "save" / "checkpoint-2").is_dir()
     assert read_status(tmp_path / "run").state == "done"
 
@@ -166,7 +171,7 @@ async def test_a_rollout_of_nothing_ends_too(store: Store, tmp_path: Path):
 
 
 async def test_a_rollout_that_raises_ends_the_run_with_its_error(store: Store, tmp_path: Path):
-    async def rollout() -> AsyncIterator[SampleGroup]:
+    async def rollout() -> AsyncGenerator[SampleGroup]:
         yield SampleGroup("g", (sample(0),))
         raise ZeroDivisionError("of the plug-in")
 
@@ -200,7 +205,7 @@ async def test_a_run_over_prompts_that_drops_all_it_samples_ends_and_names_the_c
     """Every sample is labelled as of version 0, as when nobody asks the adapter: after five updates all are stale."""
     engines = Engines()
 
-    async def base_only() -> AsyncIterator[SampleGroup]:
+    async def base_only() -> AsyncGenerator[SampleGroup]:
         index = 0
         while True:
             yield SampleGroup(f"g{index}", (sample(0),))
@@ -219,11 +224,11 @@ async def test_a_run_over_prompts_that_drops_all_it_samples_ends_and_names_the_c
 async def test_a_run_whose_batch_fills_slowly_is_not_stalled(store: Store, tmp_path: Path):
     engines = Engines()
 
-    async def slowly() -> AsyncIterator[SampleGroup]:
+    async def slowly() -> AsyncGenerator[SampleGroup]:
         for index in range(4):
             yield SampleGroup(f"g{index}", (sample(engines.version),))
             await asyncio.sleep(0.2)
 
     pipeline = build(store, tmp_path, engines, slowly, stall_after_s=0.2, ends_when_stalled=True)
     await asyncio.wait_for(pipeline.run(), 10)
-    assert pipeline.step == 1
+    assert read_status(tmp_path / "run").step == 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from slime.config import LossConfig, PluginConfig
+from slime.config.contradictions import check_policy_loss_hooks
 from slime.errors import ConfigError, PluginError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import LOSS, PG_REDUCER, TIS
@@ -78,18 +79,16 @@ def load(tmp_path: Path, source: str, *, correction: Any = "decoupled", loss_fn:
     file.write_text(source)
     name = "custom_tis_function_path" if "custom_tis" in source else "custom_pg_loss_reducer_function_path"
     loss_fn = loss_fn or load_loss("openclaw_combine.custom_loss")
-    return load_policy_loss_hooks(
-        PluginConfig(**{name: str(file)}), LossConfig(behaviour_correction=correction), loss_fn
-    )
+    plugin = PluginConfig(**{name: str(file)})
+    check_policy_loss_hooks(plugin, LossConfig(behaviour_correction=correction), loss_fn.facts)
+    return load_policy_loss_hooks(plugin)
 
 
 def test_files_in_slimes_signatures_are_found(tmp_path: Path) -> None:
     assert load(tmp_path, WEIGH).weigh.asks_for == {"pg_loss", "loss_masks"}
     (tmp_path / "other").mkdir()
     assert load(tmp_path / "other", REDUCE, correction="tis").reduce is not None
-    assert load_policy_loss_hooks(PluginConfig(), LossConfig(), load_loss("openclaw_opd.custom_loss_topk")) == (
-        PolicyLossHooks()
-    )
+    assert load_policy_loss_hooks(PluginConfig()) == PolicyLossHooks()
 
 
 def test_what_is_not_on_offer_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -109,5 +108,5 @@ def own_loss(policy_logprobs, sum_of_sample_mean):
 
 @pytest.mark.parametrize("source", [WEIGH, REDUCE])
 def test_a_loss_that_would_not_call_them_is_refused(tmp_path: Path, source: str) -> None:
-    with pytest.raises(PluginError, match=r"test_policy_loss_hooks\.py:own_loss would never call it"):
+    with pytest.raises(ConfigError, match=r"test_policy_loss_hooks\.py:own_loss would never call it"):
         load(tmp_path, source, loss_fn=LossHook(NamedCall.match(own_loss, LOSS.names)))

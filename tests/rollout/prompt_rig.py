@@ -9,17 +9,21 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from slime.chat import ChatFormat
 from slime.compat.calls import batches_of
-from slime.compat.prompts.plan import RolloutPlan, plan_rollout
+from slime.compat.prompts.plan import BatchPlan, PromptPlan, RolloutPlan, plan_rollout
 from slime.compat.prompts.rollout import PromptRun
 from slime.config import Config
 from slime.config.loader import resolve
 from slime.engines.scripted.engine import ScriptedEngine
-from slime.judging.llm.relative import RelativeJudge
+from slime.judging.llm.chat_model import ChatModel
+from slime.judging.rules.judge import RuleJudge
+from slime.progress import Progress
 from slime.protocols import Engine
+from slime.rollout.context import RolloutContext
+from slime.store import Store
 from slime.types import SampleGroup
 
 
@@ -28,19 +32,17 @@ class Rig:
     """One folder with a model's tokenizer, prompts and plug-ins.
 
     Attributes:
-        pending: samples that wait for a trainer that is not there.
-        version: its version.
-        relative: compares the replies to a prompt, with `--judge-siblings`.
+        progress: of a trainer that is not there.
+        model: compares the replies to a prompt, with `--judge-siblings`.
     """
 
     folder: Path
     model_dir: Path
     replies: Sequence[str] = ("yes", "no")
-    pending: int = 0
-    version: int = 0
+    progress: Progress = field(default_factory=Progress)
     engines: list[Engine] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
-    relative: RelativeJudge | None = None
+    model: ChatModel | None = None
 
     @property
     def chat(self) -> ChatFormat:
@@ -66,24 +68,21 @@ class Rig:
         if not self.engines:
             self.engines = [ScriptedEngine(self.replies, model_dir=self.model_dir)]
         plan = plan or plan_rollout(config)
-        run = plan.start(
-            config,
-            self.engines,
-            self.urls,
-            policy_version=lambda: self.version,
-            step=lambda: self.version,
-            num_pending=lambda: self.pending,
-            relative=self.relative,
-        )
-        assert run is not None
-        return run
+        assert isinstance(plan, PromptPlan)
+        return plan.prompts(self.context(config, self.progress), config)
+
+    def context(self, config: Config, progress: Progress) -> RolloutContext:
+        """Of a run that reads no store."""
+        store = cast(Store, None)
+        sections = config.rollout, config.judge, config.teacher
+        return RolloutContext(store, RuleJudge(), "test", progress, *sections, self.engines, self.urls, self.model)
 
     async def groups(self, number: int, *flags: str) -> tuple[list[SampleGroup], PromptRun]:
         """The first groups of a run with these flags."""
         config = self.config(*flags)
         plan = plan_rollout(config)
         run = self.start(config, plan)
-        if plan.loop == "slime":
+        if isinstance(plan, BatchPlan):
             stream = batches_of(plan.call, run, batch_size=config.rollout.rollout_batch_size)
         else:
             stream = run.stream()

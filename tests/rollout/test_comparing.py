@@ -52,8 +52,8 @@ def flags(rig: Rig, replies: int, prompts: int = 1) -> list[str]:
     ]
 
 
-def compared_by(rig: Rig, model: Ranker, votes: int = 3) -> None:
-    rig.relative = RelativeJudge(model, JudgeConfig(majority_vote_n=votes))
+def compared_by(rig: Rig, model: Ranker) -> None:
+    rig.model = model
 
 
 async def test_a_reply_is_worth_those_it_beats_less_those_that_beat_it(rig: Rig):
@@ -92,9 +92,9 @@ async def test_opposite_votes_cancel_to_the_last_bit(rig: Rig):
         return ORDER.index(reply) if len(model.asked) % 2 else -ORDER.index(reply)
 
     model = Ranker(forth_and_back)
-    compared_by(rig, model, votes=2)
+    compared_by(rig, model)
     rig.replies = ("yes", "maybe", "no", "no")
-    (group,), _ = await rig.groups(1, *flags(rig, 4))
+    (group,), _ = await rig.groups(1, *flags(rig, 4), "--majority-vote-n", "2")
     assert [sample.values["reward"] for sample in group.samples] == [0.0] * 4
 
 

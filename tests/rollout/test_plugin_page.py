@@ -11,8 +11,8 @@ import torch
 from prompt_rig import Rig
 from slime.compat.conversion import to_train_sample
 from slime.compat.prompts.hooks import PROMPT_HOOKS
-from slime.compat.prompts.plan import plan_rollout
-from slime.config import Config, EngineConfig, LossConfig, ModelConfig, PluginConfig
+from slime.compat.prompts.plan import RolloutPlan, plan_rollout
+from slime.config import Config, EngineConfig, ModelConfig, PluginConfig
 from slime.data.rows import flatten, rows
 from slime.engines.client import HttpEngine
 from slime.engines.launch import start_engine
@@ -26,7 +26,7 @@ from slime.plugins.hooks import (
     ROLLOUT_DATA,
     SLIME_ROLLOUT,
     TIS,
-    load_hook,
+    load_rollout,
 )
 from slime.plugins.losses import load_loss
 from slime.plugins.policy_loss import PolicyLossHooks, load_policy_loss_hooks
@@ -96,8 +96,7 @@ def test_the_reducer_of_the_policy_loss(tmp_path):
 
 
 def hooks_on_the_policy_loss(**paths: str) -> PolicyLossHooks:
-    loss_fn = load_loss("openclaw_rl.custom_loss")
-    return load_policy_loss_hooks(PluginConfig(**paths), LossConfig(behaviour_correction="decoupled"), loss_fn)
+    return load_policy_loss_hooks(PluginConfig(**paths))
 
 
 def test_the_reward_function(tmp_path):
@@ -112,8 +111,10 @@ def test_the_reward_model(tmp_path):
 
 
 def test_the_rollout(tmp_path):
-    call = load_hook(ROLLOUT, example(tmp_path, "custom_rollout.py"))
-    assert call.asks_for == {"store", "judge", "owner", "policy_version", "config"}
+    call, is_stream = load_rollout(example(tmp_path, "custom_rollout.py"))
+    assert (call.asks_for, is_stream) == ({"ctx"}, True)
+    call, is_stream = load_rollout(example(tmp_path, "filtering_rollout.py"))
+    assert (call.asks_for, is_stream) == ({"store", "judge", "owner", "policy_version", "config"}, True)
 
 
 def test_the_group_reward(tmp_path):
@@ -238,7 +239,7 @@ def test_a_new_stream_reaches_the_loss_of_the_trainer(tmp_path):
 
 def test_a_rollout_declares_that_it_makes_groups(rig: Rig, tmp_path: Path):
     plan = plan_rollout(rig.config("--rollout-function-path", example(tmp_path, "grouping_rollout.py")))
-    assert (plan.loop, plan.gives_groups) == ("live", True)
+    assert (type(plan), plan.call.function.gives_groups) == (RolloutPlan, True)
 
 
 def test_every_example_is_tested():
@@ -250,7 +251,7 @@ def test_every_example_is_tested():
 
 def test_every_name_on_offer_is_on_the_page():
     every = [LOSS, REWARD, GROUP_REWARD, ROLLOUT, SLIME_ROLLOUT, ADVANTAGE, ROLLOUT_DATA, TIS, PG_REDUCER]
-    every += [hook for hook, _ in PROMPT_HOOKS.values()]
+    every += PROMPT_HOOKS.values()
     for hook in every:
         assert hook.flag in PAGE
         for name in (*hook.names, *hook.default_names):

@@ -63,7 +63,7 @@ async def http_rig(rig: Rig, tmp_path: Path) -> AsyncIterator[Rig]:
     )
     async with HttpEngine(process.url, token="hush") as engine:
         await engine.load_adapter("policy", adapter_at(tmp_path), 3)
-        rig.engines, rig.urls, rig.version = [engine], [process.url], 3
+        rig.engines, rig.urls, rig.progress.version = [engine], [process.url], 3
         yield rig
     await process.stop()
 
@@ -94,7 +94,7 @@ def versions(groups: list) -> set[int]:
 
 async def test_replies_to_prompts_are_sampled_by_the_newest_adapter(rig: Rig, tmp_path: Path):
     engine = ScriptedEngine(["yes", "no"], model_dir=rig.model_dir)
-    rig.engines, rig.version = [engine], 3
+    rig.engines, rig.progress.version = [engine], 3
     await engine.load_adapter("policy", adapter_at(tmp_path), 3)
     groups, _ = await rig.groups(2, *flags(rig))
     assert versions(groups) == {3}

@@ -19,6 +19,7 @@ from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
 from slime.plugins.loading import load_file
 from slime.plugins.slime_sample import Sample
+from slime.progress import Progress
 from slime.publisher import Publisher
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
@@ -119,12 +120,12 @@ async def test_no_more_is_given_out_than_can_be_trained_in_time(rig: Rig):
     stream = run.stream()
     await asyncio.wait_for(anext(stream), 10)
     await asyncio.wait_for(anext(stream), 10)
-    rig.pending = 4  # what was yielded waits for the trainer
+    rig.progress.num_waiting = 4  # what was yielded waits for the trainer
     waiting = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0.3)
     assert not waiting.done()
     assert len(run._under_way) == 0
-    rig.pending, rig.version = 0, 1
+    rig.progress.num_waiting, rig.progress.version = 0, 1
     await asyncio.wait_for(waiting, 10)
     await stream.aclose()
 
@@ -186,26 +187,20 @@ async def test_what_was_out_and_not_trained_is_given_out_again_after_a_restart(r
             return await original(batch)
 
         learner.train = train  # type: ignore[method-assign]
-        run = plan.start(
-            config,
-            [engine := ScriptedEngine(rig.replies, model_dir=rig.model_dir)],
-            [],
-            policy_version=lambda: pipeline.policy_version(),
-            step=lambda: pipeline.step,
-            num_pending=lambda: pipeline.num_pending,
-        )
-        assert run is not None
+        rig.engines = [engine := ScriptedEngine(rig.replies, model_dir=rig.model_dir)]
+        versions = Versions(rig.folder / "checkpoints")
+        progress = Progress(versions.staleness)
         async with Store.open(folder / "turns") as store:
             pipeline = Pipeline(
                 store=store,
-                rollout=lambda: run.stream(),
+                rollout=plan.open(rig.context(config, progress), config, {}),
                 learner=learner,
-                publisher=Publisher(Versions(rig.folder / "checkpoints"), learner, engine.update_weights),
+                publisher=Publisher(versions, learner, engine.update_weights, progress=progress),
+                progress=progress,
                 monitor=Monitor(folder),
                 owner="test",
                 rollout_config=config.rollout,
                 checkpoint_config=CheckpointConfig(),
-                follower=run,
             )
             await asyncio.wait_for(pipeline.run(), 30)
 

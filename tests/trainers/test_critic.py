@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from learners import batch_of, parameters_of, random_samples, trainer_of
+from slime.config.contradictions import check_loss_settings
 from slime.config.sections import LoraConfig, LossConfig
 from slime.data.rows import flatten, rows
 from slime.errors import ConfigError
@@ -160,4 +161,4 @@ def test_a_batch_that_teaches_the_critic_nothing_is_skipped(policy_dir: Path) ->
 
 def test_there_must_be_a_critic_to_train_alone() -> None:
     with pytest.raises(ConfigError, match="--num-critic-only-steps needs --advantage-estimator ppo"):
-        LossConfig(num_critic_only_steps=1).check()
+        check_loss_settings(LossConfig(num_critic_only_steps=1))

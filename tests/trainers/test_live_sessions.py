@@ -6,7 +6,7 @@ The expected numbers are made here, from the scores, by sums over what follows a
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,15 +20,16 @@ from slime.judging.scripted import ScriptedJudge
 from slime.monitor import Monitor
 from slime.pipeline import Pipeline
 from slime.plugins.losses import load_loss
+from slime.progress import Progress
 from slime.publisher import Publisher
-from slime.rollout.live import judged_samples
+from slime.rollout.context import RolloutContext, StreamRollout
+from slime.rollout.live import live_samples, scored_sample
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
 from slime.types import (
     Batch,
     Completion,
     Message,
-    SampleGroup,
     SamplingParams,
     TrainReport,
     Turn,
@@ -114,24 +115,20 @@ async def collect(folder: Path, *, batch_size: int, updates: int) -> list[Batch]
             await store.attach(stored.turn_id, NEXT)
         rollout = RolloutConfig(rollout_batch_size=batch_size, num_rollout=updates)
 
-        def samples() -> AsyncIterator[SampleGroup]:
-            return judged_samples(
-                store,
-                UnevenJudge(lambda turn: SCORES[turn.turn_id]),
-                owner="test",
-                policy_version=pipeline.policy_version,
-                rollout=rollout,
-                judging=JudgeConfig(num_judge_workers=5),
-            )
+        versions = Versions(folder / "save")
+        progress = Progress(versions.staleness)
+        judge = UnevenJudge(lambda turn: SCORES[turn.turn_id])
+        ctx = RolloutContext(store, judge, "test", progress, rollout, JudgeConfig(num_judge_workers=5))
 
         async def publish(weights_dir: Path, version: int) -> None: ...
 
         learner = Recorder(folder / "save")
         pipeline = Pipeline(
             store=store,
-            rollout=samples,
+            rollout=StreamRollout(lambda: live_samples(ctx, scored_sample)),
             learner=learner,
-            publisher=Publisher(Versions(folder / "save"), learner, publish),
+            publisher=Publisher(versions, learner, publish, progress=progress),
+            progress=progress,
             monitor=Monitor(folder / "run"),
             owner="test",
             rollout_config=rollout,

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +196,28 @@ def last_line(error: BaseException) -> str:
     """The end of a Ray error's text, which is where it says what happened."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
+
+
+async def run_beside(
+    work: Coroutine[Any, Any, None], *supervising: Coroutine[Any, Any, None], keep_serving: bool
+) -> None:
+    """Run a pipeline to its end beside its processes, and go on serving if asked.
+
+    Raises:
+        Exception: what ended the pipeline, or `EngineUnavailable` where a process cannot be kept alive.
+    """
+    watchers = [asyncio.create_task(watch) for watch in supervising]
+    training = asyncio.create_task(work)
+    try:
+        await asyncio.wait([training, *watchers], return_when=asyncio.FIRST_COMPLETED)
+        if training.done() and training.exception() is None:
+            log.info("training done")
+            if keep_serving:
+                await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
+        for task in (training, *watchers):
+            if task.done():
+                task.result()
+    finally:
+        for task in (training, *watchers):
+            task.cancel()
+        await asyncio.gather(training, *watchers, return_exceptions=True)

@@ -6,10 +6,12 @@ of a cluster that was there before, only what this run placed is ended.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import signal
+from collections.abc import Awaitable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,20 @@ def _object_store_bytes() -> int:
     """Batches are small; half a gibibyte, or less where /dev/shm is smaller (Ray would fall back to disk)."""
     stat = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else os.statvfs("/tmp")
     return int(min(512 * 2**20, max(80 * 2**20, stat.f_bavail * stat.f_frsize * 0.3)))
+
+
+async def until_signalled(work: Awaitable[None]) -> None:
+    """Do the work; SIGTERM or SIGINT ends it in order, a second one at once."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if task.cancelling():
+            os._exit(130)
+        log.info("stopping")
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from slime.compat.hook_engines import arguments_now, check_sampled_by
 from slime.compat.prompts.rollout import PromptRun, as_groups
@@ -21,7 +21,7 @@ from slime.types import SampleGroup
 _POLL_S = 0.05
 
 
-async def batches_of(call: NamedCall, prompts: PromptRun, *, batch_size: int) -> AsyncIterator[SampleGroup]:
+async def batches_of(call: NamedCall, prompts: PromptRun, *, batch_size: int) -> AsyncGenerator[SampleGroup]:
     """Groups to train on, a call's at a time; endless.
 
     Args:
@@ -32,14 +32,14 @@ async def batches_of(call: NamedCall, prompts: PromptRun, *, batch_size: int) ->
         RunStalled: the reward was switched off.
     """
     prompts.load()
-    prompts.batches.rollout_id = prompts.step()
+    prompts.batches.rollout_id = prompts.progress.step
     place = describe(call.function)
     while True:
         prompts.check_is_judged()
         if not prompts.has_room(batch_size - 1):
             await asyncio.sleep(_POLL_S)
             continue
-        began, version = time.monotonic(), prompts.policy_version()
+        began, version = time.monotonic(), prompts.progress()
         maker = prompts.maker
         args = await arguments_now(maker.args)
         offered = {"args": args, "config": maker.settings, "data_source": prompts.source}

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from slime.config import conditions as when
 from slime.config.conditions import Condition
-from slime.errors import ConfigError
 
 SHARED_ADAPTER = "policy"
 """The name of the adapter that everybody is served with: what the trainer publishes and samplers ask for."""
@@ -178,36 +177,6 @@ class LossConfig:
     calculate_per_token_loss: bool = option(False, "average over all tokens of a step instead of over each trajectory first")
     dr_grpo_length: int = option(1024, "dr_grpo: tokens that every trajectory's sum is divided by", ge=1, needs=when.DR_GRPO)
 
-    def check(self) -> None:
-        """Raise a `ConfigError` of one line where settings contradict each other."""
-        if self.kl_coef and self.kl_loss_coef:
-            raise ConfigError(
-                f"--kl-coef {self.kl_coef:g} and --kl-loss-coef {self.kl_loss_coef:g} are the same KL twice, in the reward and in the "
-                "loss: set one of them to 0"
-            )
-        if self.kl_coef and self.kl_loss_type not in ("k1", type(self).kl_loss_type):
-            raise ConfigError(
-                f"--kl-loss-type {self.kl_loss_type} is of the KL in the loss; in the reward, where --kl-coef {self.kl_coef:g} has it, only k1 "
-                "holds the policy: leave --kl-loss-type out, or use --kl-loss-coef"
-            )
-        if not self.rewards_normalization and self._always_subtracts:
-            raise ConfigError(
-                f"--no-rewards-normalization takes rewards as they are, and {self._always_subtracts} does not: "
-                "--advantage-estimator reinforce --baseline none does"
-            )
-        if 0 < self.eps_clip_c <= 1:
-            raise ConfigError(f"--eps-clip-c {self.eps_clip_c:g} would hold every bad token; give more than 1, or 0 for none")
-        if self.tis_clip_low > self.tis_clip:
-            raise ConfigError(f"--tis-clip-low {self.tis_clip_low:g} is above --tis-clip {self.tis_clip:g}")
-        if self.num_critic_only_steps and self.advantage_estimator != "ppo":
-            raise ConfigError(f"--num-critic-only-steps needs --advantage-estimator ppo: {self.advantage_estimator} has no critic")
-        if self.mis_veto_threshold and self.behaviour_correction != "mis":
-            raise ConfigError(
-                f"--mis-veto-threshold is for --behaviour-correction mis, not {self.behaviour_correction}: change one of them"
-            )
-        if self.calculate_per_token_loss and self.advantage_estimator == "dr_grpo":
-            raise ConfigError("--calculate-per-token-loss and --advantage-estimator dr_grpo, which divides by a constant: choose one")
-
     @property
     def compares_groups(self) -> bool:
         """Whether an advantage says how a reply compares with others to the same prompt."""
@@ -216,13 +185,6 @@ class LossConfig:
         if self.advantage_estimator == "rloo":
             return True
         return self.rewards_normalization and self.advantage_estimator in ("grpo", "dr_grpo", "reinforce_plus_plus_baseline", "gspo", "cispo")
-
-    @property
-    def _always_subtracts(self) -> str:
-        """The flag that asks for an estimator which is nothing without its comparison; empty for the others."""
-        if self.advantage_estimator == "reinforce" and self.baseline != "none":
-            return f"--baseline {self.baseline}"
-        return f"--advantage-estimator {self.advantage_estimator}" if self.advantage_estimator in ("rloo", "step_wise") else ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""What can be known of settings before a program starts, without loading any code.
+"""What settings need on this machine, checked before a program starts: directories, packages, SGLang.
 
-    Config ─▶ model, judge, teacher, checkpoint directories ─▶ packages, SGLang ─▶ settings that exclude each other
+    Config ─ contradictions.check_settings ─▶ model, judge, teacher, checkpoint directories ─▶ packages, SGLang
 
 Everything here takes a fraction of a second. What takes torch (plug-ins, signatures) is checked by `slime.preflight`.
 """
@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slime.config import conditions
+from slime.config.contradictions import check_settings
 from slime.config.model_dir import check_model_dir, parameter_bytes, writes_function_tags
-from slime.config.sections import Config, JudgeConfig, LoraConfig
+from slime.config.sections import Config, JudgeConfig
 from slime.errors import ConfigError
 
 _BYTES_TRAINED = 16
@@ -27,15 +28,11 @@ _LARGE = 2e9
 def check_startup(config: Config) -> None:
     """Raises ConfigError, in one line, where a run given these settings could not start or contradicts itself."""
     check_model_dir(config.model.model_path)
-    config.loss.check()
+    check_settings(config)
     _check_judge(config)
     _check_teacher(config)
     _check_resume(config)
-    _check_lora(config)
-    _check_publishing(config)
     _check_packages(config)
-    if config.engine.engine_gpus:
-        raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
 
 
 def warnings(config: Config) -> Iterator[str]:
@@ -59,11 +56,6 @@ def warnings(config: Config) -> Iterator[str]:
 
 def _check_judge(config: Config) -> None:
     judge = config.judge
-    if judge.judge_quorum > judge.majority_vote_n:
-        raise ConfigError(
-            f"--judge-quorum {judge.judge_quorum} can never be reached with "
-            f"--majority-vote-n {judge.majority_vote_n}: cast more votes, or need fewer"
-        )
     if not conditions.ASKED.holds(config) or judge.judge_url:
         return
     if judge.judge_model and not judge.judge_model_path:
@@ -105,36 +97,6 @@ def _check_resume(config: Config) -> None:
         raise ConfigError(f"{where}: no such checkpoint" + (f"; there are {', '.join(there[:5])}" if there else ""))
     if config.lora.adapter_per == "run" and not (path / "state.json").is_file():
         raise ConfigError(f"{where}: no state.json in it; name a directory checkpoint-N that a run wrote")
-
-
-def _check_lora(config: Config) -> None:
-    """Adapters that nobody can train or serve as they are asked for."""
-    lora = config.lora
-    if not lora.use_lora:
-        if lora != LoraConfig():
-            raise ConfigError("--lora-… and --adapter-per say what kind of adapter is trained: add --use-lora")
-        return
-    if lora.adapter_per == "user":
-        if lora.lora_publish == "merged":
-            raise ConfigError(
-                "--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out"
-            )
-        for name in ("save_interval", "publish_interval"):
-            if getattr(config.checkpoint, name) > 1:
-                flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"--adapter-per user: each update is one user's, served and saved; leave {flag} out")
-        if config.loss.advantage_estimator == "ppo":
-            raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
-
-
-def _check_publishing(config: Config) -> None:
-    """Whether what engines serve is ever new enough to be trained."""
-    interval, max_staleness = config.checkpoint.publish_interval, config.rollout.max_staleness
-    if interval > max_staleness + 1:
-        raise ConfigError(
-            f"--publish-interval {interval}: engines would fall {interval - 1} updates behind, and --max-staleness "
-            f"{max_staleness} drops what they sample then; publish every {max_staleness + 1} updates at least"
-        )
 
 
 def _check_packages(config: Config) -> None:

@@ -5,6 +5,7 @@ Loss and reward have files of their own (`losses`, `rewards`), because published
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class Hook:
 ROLLOUT = Hook(
     flag="--rollout-function-path",
     default_names=("generate_rollout",),
-    names=same("store", "judge", "hint_source", "teacher", "owner", "policy_version", "config", "prompts"),
+    names=same("ctx", "store", "judge", "hint_source", "teacher", "owner", "policy_version", "config", "prompts"),
     styles=("async generator",),
 )
 _CALL = same("args", "rollout_id", "data_source", "evaluation", "config") | {"data_buffer": "data_source"}
@@ -216,12 +217,15 @@ def style_of(function: object) -> Style:
 
 
 def load_rollout(path: str) -> tuple[NamedCall, bool]:
-    """A rollout, and whether it is an async generator of ours; else it is called batch by batch, as slime does.
+    """A rollout, and whether it gives a stream: an async generator, or a function of `ctx` that returns one. Others
+    are called batch by batch, as slime does.
 
     Raises:
         PluginError: as `load_hook`.
     """
     found = load_object(path, ROLLOUT.default_names, flag=ROLLOUT.flag)
+    if callable(found) and style_of(found) == "plain" and "ctx" in inspect.signature(found).parameters:
+        return load_hook(dataclasses.replace(ROLLOUT, styles=("plain",)), path), True
     is_stream = not callable(found) or style_of(found) in ("async generator", "generator")
     return load_hook(ROLLOUT if is_stream else SLIME_ROLLOUT, path), is_stream
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slime.config import LossConfig
-from slime.errors import ConfigError, PluginError
+from slime.config.contradictions import LossFacts
+from slime.errors import PluginError
 from slime.fields import fields
 from slime.plugins.calling import NamedCall
 from slime.plugins.gae import advantages_of_tokens, compute_gae
@@ -29,8 +29,6 @@ from slime.plugins.hooks import LOSS, load_hook, same
 from slime.plugins.loading import describe, load_object
 
 _VALUES: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("values of the loss under way")
-_CHARGED = frozenset(("advantages", "returns", "batch", "reference_kl"))
-"""What a loss reads the KL in the reward from."""
 _OF_SAMPLES = frozenset(("batch", "logits", "sample_index", "turn_index", "reward", "rewards"))
 
 
@@ -71,20 +69,10 @@ class LossHook:
         except OSError:
             return True
 
-    def check(self, config: LossConfig) -> None:
-        """Raise a `ConfigError` of one line where the settings say something that this loss does not read."""
-        if not config.kl_coef:
-            return
-        if not self.asks_for & _CHARGED:
-            raise ConfigError(
-                f"--kl-coef {config.kl_coef:g} takes the KL from the advantages, and {describe(self.call.function)} "
-                "reads none: use --kl-loss-coef"
-            )
-        if not config.w_rl and "config" in self.asks_for:
-            raise ConfigError(
-                f"--kl-coef {config.kl_coef:g} takes the KL from the reward's advantages, and --w-rl 0 leaves those "
-                "out: use --kl-loss-coef"
-            )
+    @property
+    def facts(self) -> LossFacts:
+        """What settings are checked against."""
+        return LossFacts(describe(self.call.function), self.asks_for)
 
     @property
     def divides_by_its_mask(self) -> bool:

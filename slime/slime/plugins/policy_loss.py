@@ -18,12 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slime.config import LossConfig, PluginConfig
-from slime.errors import ConfigError, PluginError
+from slime.config import PluginConfig
+from slime.errors import PluginError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import PG_REDUCER, TIS, load_hook
 from slime.plugins.loading import describe
-from slime.plugins.losses import LossHook
 
 
 @dataclass(frozen=True)
@@ -86,27 +85,14 @@ class PolicyLossHooks:
         return number.reshape(())
 
 
-def load_policy_loss_hooks(plugin: PluginConfig, loss: LossConfig, loss_fn: LossHook) -> PolicyLossHooks:
+def load_policy_loss_hooks(plugin: PluginConfig) -> PolicyLossHooks:
     """The hooks of `--custom-tis-function-path` and `--custom-pg-loss-reducer-function-path`.
 
     Raises:
-        PluginError: a path that leads nowhere, a parameter that is not on offer, or a loss that would not call them.
-        ConfigError: there are no weights whose place the first could take.
+        PluginError: a path that leads nowhere, or a parameter that is not on offer.
     """
-    wanted = [(TIS, plugin.custom_tis_function_path), (PG_REDUCER, plugin.custom_pg_loss_reducer_function_path)]
-    weigh, reduce = (load_hook(hook, path) if path else None for hook, path in wanted)
-    for hook, path in wanted:
-        if path and "policy_objective" not in loss_fn.asks_for:
-            raise PluginError(
-                f"{hook.flag} {path}: {describe(loss_fn.call.function)} would never call it; a loss that asks for "
-                "policy_objective does"
-            )
-    if weigh is not None and loss.behaviour_correction != "decoupled":
-        raise ConfigError(
-            f"{TIS.flag} takes the place of the weights of --behaviour-correction decoupled (--use-tis), not of "
-            f"{loss.behaviour_correction}: ask for that one"
-        )
-    return PolicyLossHooks(weigh, reduce)
+    weigh, reduce = plugin.custom_tis_function_path, plugin.custom_pg_loss_reducer_function_path
+    return PolicyLossHooks(load_hook(TIS, weigh) if weigh else None, load_hook(PG_REDUCER, reduce) if reduce else None)
 
 
 def _called(place: str, call: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Samples that a teacher has read: what on-policy distillation, and its combination with a reward, train on.
+"""Samples of live turns with the teacher's log-probs: for on-policy distillation, with or without a reward.
 
     Turn, Verdict with hints ─ Teacher ─▶ Lesson ─ streams ─▶ Sample: teacher_logprobs, has_teacher, has_reward
                                   │
@@ -16,20 +16,20 @@ A teacher that failed counts as no hint: it drops its part of the turn, and noth
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from slime.config import Config, JudgeConfig, RolloutConfig
+from slime.config import Config
 from slime.config.sections import LoraConfig
 from slime.data.stitching import ScoredTurn
-from slime.judging.hindsight.hints import HintSource, LlmHints
+from slime.judging.hindsight.hints import HintingJudge, HintSource, LlmHints
 from slime.judging.hindsight.rule_hints import RuleHints
-from slime.judging.hindsight.teacher import Lesson, NoLesson, Teacher
+from slime.judging.hindsight.teacher import Lesson, NoLesson, Teacher, TopIds
 from slime.judging.llm.chat_model import ChatModel
-from slime.protocols import Judge
-from slime.rollout.live import NotTrained, finished_turns, group_of
+from slime.rollout.context import RolloutContext
+from slime.rollout.live import NotTrained, group_of, live_samples
 from slime.store import Store
 from slime.types import SampleGroup, Turn, Verdict
 
@@ -38,51 +38,36 @@ log = logging.getLogger(__name__)
 Streams = Mapping[str, Sequence[Any]]
 
 
-def teacher_streams(lesson: Lesson) -> Streams:
-    """What every loss with a teacher reads, over the reply's tokens."""
-    return {"teacher_logprobs": lesson.logprobs, "has_teacher": (1,) * len(lesson.logprobs)}
-
-
-async def taught_samples(
-    store: Store,
-    judge: Judge,
+def taught_samples(
+    ctx: RolloutContext,
+    hint_source: HintSource,
     teacher: Teacher,
     *,
-    owner: str,
-    policy_version: Callable[[], int],
-    rollout: RolloutConfig,
-    judging: JudgeConfig,
     needs_teacher: bool,
-    streams_of: Callable[[Lesson], Streams] = teacher_streams,
-) -> AsyncIterator[SampleGroup]:
-    """One sample a turn, by the table above. Close it to let go of what is being judged and taught.
+    topk_streams: Callable[[TopIds], Streams],
+) -> AsyncGenerator[SampleGroup]:
+    """One sample a turn, by the table above.
 
     Args:
-        judge: a `HintingJudge`, whose verdicts bring hints.
-        needs_teacher: whether a turn without a lesson is left out whatever its score.
-        streams_of: what of a lesson becomes streams; their fields are registered by the method that reads them.
+        needs_teacher: leave a turn without a lesson out whatever its score.
+        topk_streams: with `--teacher-top-k`, which of a lesson's ids become streams; the method that reads them
+            registers their fields.
     """
 
-    async def finish(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
-        lesson = await _lesson(store, teacher, turn, verdict)
+    async def make_sample(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
+        lesson = await _lesson(ctx.store, teacher, turn, verdict)
         if isinstance(lesson, NoLesson) and (needs_teacher or not verdict.has_reward):
             return NotTrained(f"no teacher: {lesson.reason}")
         has_reward = (int(verdict.has_reward),) * len(turn.completion.token_ids)
-        taught = {} if isinstance(lesson, NoLesson) else streams_of(lesson)
-        return group_of(ScoredTurn(turn, verdict.score or 0.0, {"has_reward": has_reward, **taught}))
+        streams: dict[str, Sequence[Any]] = {"has_reward": has_reward}
+        if isinstance(lesson, Lesson):
+            streams |= {"teacher_logprobs": lesson.logprobs, "has_teacher": (1,) * len(lesson.logprobs)}
+            if ctx.teaching.teacher_top_k and lesson.top is not None:
+                streams |= topk_streams(lesson.top)
+        return group_of(ScoredTurn(turn, verdict.score or 0.0, streams))
 
-    samples = finished_turns(
-        store,
-        judge,
-        finish,
-        owner=owner,
-        policy_version=policy_version,
-        rollout=rollout,
-        num_workers=judging.num_judge_workers,
-    )
-    async with contextlib.aclosing(samples):
-        async for group in samples:
-            yield group
+    hinting = HintingJudge(ctx.judge, hint_source, ctx.teaching.hint_selection)
+    return live_samples(replace(ctx, judge=hinting), make_sample)
 
 
 async def _lesson(store: Store, teacher: Teacher, turn: Turn, verdict: Verdict) -> Lesson | NoLesson:

@@ -1,23 +1,21 @@
-"""Samples from conversations that are going on.
+"""Samples from live conversations: claim a turn, judge it, make the method's sample of it.
 
-    Store ──claim──▶ Turn with its next state ──judge──▶ Verdict ──▶ stored ──finish──▶ Sample ──▶ the caller
-      ▲                │ too old, or not to be trained    │ │ unjudged, or no opinion   │ not this method's
+    Store ──claim──▶ Turn with its next state ──judge──▶ Verdict ──▶ stored ── make_sample ──▶ SampleGroup ──▶ caller
+      ▲                │ too old, or untrainable          │ │ unjudged, or no opinion   │ NotTrained
       │                └────────────▶ excluded, with the reason ◀──────────────────────┘
-      └─ released, and no other claimed for a while ◀─────┘ the judge is out
+      └─ released, and claims pause ◀─────────────────────┘ the judge is out
 
-A turn is held under a lease from the claim until the update that consumes it; a collector that dies
-lets go of it, and what was judged by then is not judged again. Several turns are judged at once, and
-the serving side never waits for any of it. What is made of a judged turn is the method's affair: its `finish`
-runs on the same worker as the judge.
+A turn is held under a lease from the claim until the update that consumes it. If a collector dies, its leases expire
+and stored verdicts are reused. `num_judge_workers` turns are judged concurrently; serving never waits for them. A
+method says only how it makes a sample: its `make_sample` runs in the same task as the judge.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,7 +24,9 @@ from slime.data.stitching import ScoredTurn, stitch, why_not_trained
 from slime.errors import LeaseLost
 from slime.judging.precedence import judge_with_feedback
 from slime.judging.retry import Deferrals
-from slime.protocols import Judge, PolicyVersion
+from slime.progress import Progress
+from slime.protocols import Judge
+from slime.rollout.context import RolloutContext
 from slime.store import Claim, Store
 from slime.types import SampleGroup, Turn, Verdict
 
@@ -45,44 +45,28 @@ class NotTrained:
     reason: str
 
 
-Finish = Callable[[Turn, Verdict], Awaitable[T | NotTrained]]
-"""What a method makes of a turn whose verdict says something."""
+MakeSample = Callable[[Turn, Verdict], Awaitable[T | NotTrained]]
+"""What a method makes of a judged turn."""
 
 
-async def finished_turns(
-    store: Store,
-    judge: Judge,
-    finish: Finish[T],
-    *,
-    owner: str,
-    policy_version: Callable[[], int],
-    rollout: RolloutConfig,
-    num_workers: int,
-) -> AsyncGenerator[T]:
-    """What `finish` makes of turns that may be trained and whose verdicts say something, as it is made; endless.
+async def live_samples(ctx: RolloutContext, make_sample: MakeSample[T]) -> AsyncGenerator[T]:
+    """What `make_sample` makes of the turns that may be trained and whose verdicts have an opinion; endless.
 
-    While the judge is out turns wait for it in the store, as long as they are not too old.
+    While the judge is out, turns wait in the store until they are too old: more than `--max-staleness` updates.
 
     Args:
-        finish: its errors end the collecting; what may fail in a turn is for it to turn into `NotTrained`.
-        owner: who holds the leases; a collector started again under the same name may release its old ones.
-        policy_version: says how old a turn is; those more than `rollout.max_staleness` updates old are excluded. A
-            plain function gives the version now, and age is counted in versions.
-        num_workers: turns judged and finished at once.
+        make_sample: an error in it ends the run; it returns `NotTrained` for a turn that it has no use for.
     """
+    store, owner, num_workers = ctx.store, ctx.owner, ctx.judging.num_judge_workers
     judging: list[asyncio.Task[T | None]] = []  # in the order they were claimed
     deferrals = Deferrals()
     try:
         while True:
             if room := num_workers - len(judging):
-                claims = await store.claim(room, owner, rollout.lease_s, judged_only=bool(deferrals.pause_s))
+                claims = await store.claim(room, owner, ctx.rollout.lease_s, judged_only=bool(deferrals.pause_s))
                 if deferrals.has_waiting:
                     random.shuffle(claims)  # the first finds out whether the judge is back: not always the same one
-                for claim in claims:
-                    reason = _why_not(claim.turn, policy_version, rollout.max_staleness)
-                    judging.append(
-                        asyncio.create_task(_take_one(store, judge, finish, claim, owner, reason, deferrals))
-                    )
+                judging += [asyncio.create_task(_take_one(ctx, make_sample, claim, deferrals)) for claim in claims]
             if not judging:
                 await asyncio.sleep(_POLL_S)
                 continue
@@ -90,38 +74,36 @@ async def finished_turns(
             done = [task for task in judging if task.done()]
             judging = [task for task in judging if not task.done()]
             for task in done:
-                if (judged := task.result()) is not None:
-                    yield judged
+                if (made := task.result()) is not None:
+                    yield made
     finally:
         for task in judging:
             task.cancel()
         await asyncio.gather(*judging, return_exceptions=True)
 
 
-async def _take_one(
-    store: Store, judge: Judge, finish: Finish[T], claim: Claim, owner: str, why_not: str, deferrals: Deferrals
-) -> T | None:
+async def _take_one(ctx: RolloutContext, make_sample: MakeSample[T], claim: Claim, deferrals: Deferrals) -> T | None:
     """Take one claimed turn to a stored verdict and beyond; None when nothing of it can be trained, or not yet."""
-    turn = claim.turn
+    turn, store = claim.turn, ctx.store
     try:
-        if why_not:
+        if why_not := _why_not(turn, ctx.progress, ctx.rollout.max_staleness):
             deferrals.forget(turn.turn_id)
             await store.exclude([turn.turn_id], why_not)
             return None
         verdict = claim.verdict
         if verdict is None:
-            judged = await _judged(store, judge, claim, owner, deferrals)
+            judged = await _judged(store, ctx.judge, claim, ctx.owner, deferrals)
             if judged is None:
                 return None
             turn, verdict = judged
         if not verdict.is_effective:
             return None
-        finished = await finish(turn, verdict)
-        if isinstance(finished, NotTrained):
-            await store.exclude([turn.turn_id], finished.reason)
+        made = await make_sample(turn, verdict)
+        if isinstance(made, NotTrained):
+            await store.exclude([turn.turn_id], made.reason)
             return None
-        return finished
-    except LeaseLost as error:  # somebody else was quicker; theirs counts
+        return made
+    except LeaseLost as error:  # another collector has taken it over
         log.warning("lease lost turn=%s error=%s", turn.turn_id, error)
         return None
 
@@ -149,49 +131,17 @@ async def _judged(
     return turn, verdict
 
 
-def _why_not(turn: Turn, policy_version: Callable[[], int], max_staleness: int) -> str:
+def _why_not(turn: Turn, progress: Progress, max_staleness: int) -> str:
     if reason := why_not_trained(turn):
         return reason
     for version in {span.version for span in turn.completion.spans}:
-        if isinstance(policy_version, PolicyVersion):
-            staleness = policy_version.staleness(version)
-        else:
-            staleness = policy_version() - version
-        if staleness > max_staleness:
+        if (staleness := progress.staleness(version)) > max_staleness:
             return f"stale: version {version} sampled it, {staleness} updates ago, and {max_staleness} are the most"
     return ""
 
 
-async def judged_turns(
-    store: Store,
-    judge: Judge,
-    *,
-    owner: str,
-    policy_version: Callable[[], int],
-    rollout: RolloutConfig,
-    num_workers: int,
-) -> AsyncIterator[tuple[Turn, Verdict]]:
-    """Turns with their verdicts, as `finished_turns` finds them."""
-
-    async def as_they_are(turn: Turn, verdict: Verdict) -> tuple[Turn, Verdict] | NotTrained:
-        return turn, verdict
-
-    turns = finished_turns(
-        store,
-        judge,
-        as_they_are,
-        owner=owner,
-        policy_version=policy_version,
-        rollout=rollout,
-        num_workers=num_workers,
-    )
-    async with contextlib.aclosing(turns):
-        async for judged in turns:
-            yield judged
-
-
 def sample_of(turn: Turn, verdict: Verdict) -> SampleGroup:
-    """One judged turn as a group of its own; its source is whoever holds the credential it came with.
+    """One judged turn as a group of its own; its source is the user whose credential it came with.
 
     Raises:
         ValueError: the verdict has no score.
@@ -206,7 +156,7 @@ def group_of(scored: ScoredTurn) -> SampleGroup:
     return SampleGroup(scored.turn.turn_id, stitch([scored], source=scored.turn.source))
 
 
-async def judged_samples(
+def judged_samples(
     store: Store,
     judge: Judge,
     *,
@@ -214,21 +164,12 @@ async def judged_samples(
     policy_version: Callable[[], int],
     rollout: RolloutConfig,
     judging: JudgeConfig,
-) -> AsyncIterator[SampleGroup]:
-    """Every turn with a score as a sample: what Binary RL trains on. Close it to let go of what is being judged."""
+) -> AsyncGenerator[SampleGroup]:
+    """Every turn with a score as a sample: `live_samples` by its parts, for rollouts that ask for them by name."""
+    progress = policy_version if isinstance(policy_version, Progress) else Progress(lambda old: policy_version() - old)
+    return live_samples(RolloutContext(store, judge, owner, progress, rollout, judging), scored_sample)
 
-    async def finish(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
-        return sample_of(turn, verdict) if verdict.has_reward else NotTrained("it has a hint and no score")
 
-    samples = finished_turns(
-        store,
-        judge,
-        finish,
-        owner=owner,
-        policy_version=policy_version,
-        rollout=rollout,
-        num_workers=judging.num_judge_workers,
-    )
-    async with contextlib.aclosing(samples):
-        async for group in samples:
-            yield group
+async def scored_sample(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
+    """The sample of a method that learns from scores alone."""
+    return sample_of(turn, verdict) if verdict.has_reward else NotTrained("it has a hint and no score")

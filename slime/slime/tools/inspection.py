@@ -32,6 +32,8 @@ from slime.judging.rules.judge import RuleJudge
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import ROLLOUT
 from slime.private_files import make_private_dir, write_private
+from slime.progress import Progress
+from slime.rollout.context import RolloutContext, offered
 from slime.rollout.hindsight import adapter_of, hint_source
 from slime.store import Store
 from slime.store.schema import FILE_NAME
@@ -111,16 +113,14 @@ async def inspect_rollout(rollout: Callable[..., Any], config: Config, num_sampl
             for turn in turns:
                 await store.append(replace(turn, state=TurnState.SERVED, next_state=None))
                 await store.attach(turn.turn_id, turn.next_state or ())
-            offered = {
-                "store": store,
-                "judge": RuleJudge(),
-                "hint_source": hint_source(replace(config, judge=replace(config.judge, judge="rule")), None),
-                "teacher": await stack.enter_async_context(_teacher(config)),
-                "owner": _OWNER,
-                "policy_version": lambda: 0,
-                "config": config,
-            }
-            return await _collect(call(offered), store, [turn.turn_id for turn in turns], num_samples)
+            ctx = RolloutContext(store, RuleJudge(), _OWNER, Progress(), config.rollout, config.judge, config.teacher)
+            values = offered(
+                ctx,
+                config,
+                hint_source=hint_source(replace(config, judge=replace(config.judge, judge="rule")), None),
+                teacher=await stack.enter_async_context(_teacher(config)),
+            )
+            return await _collect(call(values), store, [turn.turn_id for turn in turns], num_samples)
 
 
 async def stored_turns(buffer_dir: Path) -> list[Turn]:

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from slime.chat import ChatFormat
+from slime.config import Config
 from slime.data.conversation_files import (
     Conversation,
     RecordedTurn,
@@ -58,6 +59,19 @@ class Imported:
     rescored: int
     known: int
     left_out: dict[str, int]
+
+
+async def import_data_path(config: Config, store: Store, engine: Engine) -> Imported:
+    """What `--data-path` holds, stored; `engine` is the policy, which scores replies without recorded log-probs."""
+    return await import_conversations(
+        Path(config.rollout.data_path),
+        store,
+        ChatFormat.load(config.model.model_path),
+        engine,
+        adapter=config.lora.shared_adapter,
+        min_turns=config.rollout.min_turns,
+        num_workers=config.judge.num_judge_workers,
+    )
 
 
 async def import_conversations(

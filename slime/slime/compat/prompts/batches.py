@@ -13,7 +13,7 @@ from typing import Any
 
 from slime.compat.conversion import to_group, why_not_trained
 from slime.compat.prompts.groups import GroupMaker
-from slime.compat.prompts.source import DataSource, PromptSource
+from slime.compat.prompts.source import DataSource, tell
 from slime.config import Config
 from slime.errors import PluginError
 from slime.fields import fields
@@ -86,8 +86,8 @@ class BatchMaker:
             )
             if made is not None:
                 finished.append(made)
-            elif isinstance(self._source, PromptSource):
-                self._source.settle(self.settled([group_id]))
+            else:
+                tell(self._source, "settle", self.settled([group_id]))
         reasons = Counter(why_not_trained(sample) for sample in flatten(groups))
         self.left_out.update({reason: number for reason, number in reasons.items() if reason})
         if not finished and reasons["no log-probs"]:

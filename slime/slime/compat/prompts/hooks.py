@@ -1,24 +1,19 @@
-"""The hooks of a rollout over prompts: found, checked, and refused where the chosen loop would not call them.
+"""The hooks of a rollout over prompts: loaded, matched with their signatures, called with a deadline.
 
 PluginConfig ─ load_prompt_hooks ─▶ PromptHooks ─ call(hook, values) ─▶ a result in time, or PluginError
-
-loop                                  calls
-slime.rollout.prompts (the default)   all of them
-a function in slime's call style      what stands around it: data source, rewards, conversion, logs, evaluation
-conversations that are going on       none
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from slime.chat import ChatFormat
 from slime.compat.arguments import slime_arguments
 from slime.compat.prompts.source import BufferFilter, DataSource, PromptSource, read_prompts
 from slime.config import Config, PluginConfig
-from slime.errors import ConfigError, PluginError
+from slime.errors import PluginError
 from slime.plugins import hooks
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import Hook, load_hook, style_of
@@ -27,29 +22,21 @@ from slime.plugins.running import run_with_deadline
 from slime.plugins.settings import plugin_settings
 from slime.plugins.slime_sample import Group
 
-Loop = Literal["prompts", "slime", "live"]
-
-PROMPT_HOOKS: Mapping[str, tuple[Hook, frozenset[Loop]]] = {
-    "custom_generate_function_path": (hooks.GENERATE, frozenset({"prompts"})),
-    "rollout_sample_hook_path": (hooks.SAMPLE_HOOK, frozenset({"prompts"})),
-    "dynamic_sampling_filter_path": (hooks.DYNAMIC_FILTER, frozenset({"prompts"})),
-    "rollout_sample_filter_path": (hooks.SAMPLE_FILTER, frozenset({"prompts"})),
-    "rollout_all_samples_process_path": (hooks.ALL_SAMPLES, frozenset({"prompts"})),
-    "buffer_filter_path": (hooks.BUFFER_FILTER, frozenset({"prompts", "slime"})),
-    "data_source_path": (hooks.DATA_SOURCE, frozenset({"prompts", "slime"})),
-    "custom_reward_post_process_path": (hooks.REWARD_POST, frozenset({"prompts", "slime"})),
-    "custom_convert_samples_to_train_data_path": (hooks.CONVERT, frozenset({"prompts", "slime"})),
-    "custom_rollout_log_function_path": (hooks.ROLLOUT_LOG, frozenset({"prompts", "slime"})),
-    "eval_function_path": (hooks.EVAL, frozenset({"prompts", "slime"})),
-    "custom_eval_rollout_log_function_path": (hooks.EVAL_LOG, frozenset({"prompts", "slime"})),
+PROMPT_HOOKS: Mapping[str, Hook] = {
+    "custom_generate_function_path": hooks.GENERATE,
+    "rollout_sample_hook_path": hooks.SAMPLE_HOOK,
+    "dynamic_sampling_filter_path": hooks.DYNAMIC_FILTER,
+    "rollout_sample_filter_path": hooks.SAMPLE_FILTER,
+    "rollout_all_samples_process_path": hooks.ALL_SAMPLES,
+    "buffer_filter_path": hooks.BUFFER_FILTER,
+    "data_source_path": hooks.DATA_SOURCE,
+    "custom_reward_post_process_path": hooks.REWARD_POST,
+    "custom_convert_samples_to_train_data_path": hooks.CONVERT,
+    "custom_rollout_log_function_path": hooks.ROLLOUT_LOG,
+    "eval_function_path": hooks.EVAL,
+    "custom_eval_rollout_log_function_path": hooks.EVAL_LOG,
 }
-"""Setting → its hook, and the loops that call it."""
-
-_LOOP_NAMES = {
-    "prompts": "the rollout over prompts",
-    "slime": "a rollout function in slime's call style",
-    "live": "a rollout of conversations",
-}
+"""Setting → its hook; which rollouts call it, `config.contradictions.CALLED_BY` says."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +78,6 @@ class PromptHooks:
             raise PluginError(f"{describe(hook.function)}: {type(error).__name__}: {message}") from error
 
 
-def check_hooks_are_called(plugin: PluginConfig, loop: Loop) -> None:
-    """Refuse a hook that the chosen loop would never call.
-
-    Raises:
-        ConfigError: it names the flag.
-    """
-    for name, (hook, loops) in PROMPT_HOOKS.items():
-        if getattr(plugin, name) and loop not in loops:
-            raise ConfigError(
-                f"{hook.flag} {getattr(plugin, name)}: {_LOOP_NAMES[loop]} does not call it; "
-                + (
-                    "it needs --prompt-data or --data-source-path"
-                    if loop == "live"
-                    else "call it there, or leave it out"
-                )
-            )
-
-
 def load_prompt_hooks(plugin: PluginConfig) -> PromptHooks:
     """Every hook that was asked for.
 
@@ -143,8 +112,6 @@ def load_data_source(config: Config) -> DataSource:
     """
     plugin, prompts = config.plugin, config.prompts
     if plugin.data_source_path:
-        if plugin.buffer_filter_path:
-            raise ConfigError(f"{hooks.BUFFER_FILTER.flag}: filters the buffer of --prompt-data; leave one of them out")
         return _own_data_source(config)
     return PromptSource(
         read_prompts(prompts.prompt_data, prompts, ChatFormat.load(config.model.model_path)),

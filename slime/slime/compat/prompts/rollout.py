@@ -12,21 +12,23 @@ a prompt is given out only when everything sampled before is trained: on-policy.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from slime.compat.arguments import groups_per_batch
 from slime.compat.prompts.batches import BatchMaker
 from slime.compat.prompts.evaluation import Evaluation
 from slime.compat.prompts.groups import GroupMaker
-from slime.compat.prompts.source import DataSource, PromptSource
+from slime.compat.prompts.source import DataSource, tell
 from slime.config import Config
 from slime.errors import PluginError, RunStalled
 from slime.plugins.loading import describe
 from slime.plugins.slime_sample import DynamicFilterOutput, Group, Sample, flatten
+from slime.progress import Progress
 from slime.types import SampleGroup
 
 log = logging.getLogger(__name__)
@@ -36,31 +38,20 @@ _POLL_S = 0.05
 
 
 class PromptRun:
-    """What a run over prompts has: its data source, what makes groups of it, and how far the trainer is.
-
-    Args:
-        policy_version: the newest version that is served.
-        step: updates made.
-        num_pending: samples that wait for the trainer, or that it is training.
-    """
+    """What a run over prompts has: its data source, what makes groups of it, and how far the run is."""
 
     def __init__(
         self,
         config: Config,
         source: DataSource,
         maker: GroupMaker,
-        *,
-        policy_version: Callable[[], int],
-        step: Callable[[], int],
-        num_pending: Callable[[], int],
+        progress: Progress,
         evaluation: Evaluation | None = None,
     ) -> None:
         self.source = source
         self.maker = maker
-        self.policy_version = policy_version
-        self.step = step
+        self.progress = progress
         self.batches = BatchMaker(config, source, maker)
-        self._num_pending = num_pending
         self._evaluation = evaluation
         self._batch_size = config.rollout.rollout_batch_size
         self._group_size = config.rollout.num_rollouts_per_prompt
@@ -78,7 +69,7 @@ class PromptRun:
     # ---- what the pipeline asks
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the batches since the last call, to be recorded with an update."""
+        """Figures of the batches since the last call."""
         dropped, self._dropped = self._dropped, Counter()
         drops = {f"rollout/dynamic_filter/drop_{reason}": float(count) for reason, count in dropped.items()}
         return {**self.batches.metrics(), **drops}
@@ -88,26 +79,24 @@ class PromptRun:
         return self._left_out + self.batches.left_out
 
     async def updated(self, step: int) -> Mapping[str, float]:
-        """Update `step` was made: an evaluation may be due."""
-        return {} if self._evaluation is None else await self._evaluation.run(step)
+        """Update `step` was made: figures of the batches since the last one, and of an evaluation if one is due."""
+        evaluated = {} if self._evaluation is None else await self._evaluation.run(step)
+        return {**self.metrics(), **evaluated}
 
     async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
         """The checkpoint of `step` is written, and it is the first to hold these groups: the data source's turn."""
-        if isinstance(self.source, PromptSource):
-            self.source.settle(self.batches.settled(group_ids))
-        if callable(save := getattr(self.source, "save", None)):
-            save(step)
+        tell(self.source, "settle", self.batches.settled(group_ids))
+        tell(self.source, "save", step)
 
     # ---- the stream
 
     def load(self) -> None:
         """Bring the data source to the trainer's checkpoint."""
-        if callable(load := getattr(self.source, "load", None)):
-            load(self.step())
+        tell(self.source, "load", self.progress.step)
 
     def has_room(self, num_samples: int) -> bool:
         """Whether so many samples more would still be trained in time."""
-        return self._num_pending() + num_samples < self._ahead
+        return self.progress.num_pending + num_samples < self._ahead
 
     @property
     def is_unjudged(self) -> bool:
@@ -119,7 +108,7 @@ class PromptRun:
         if self.is_unjudged:
             raise RunStalled("--custom-rm-path failed again and again and was switched off: see its errors in the log")
 
-    async def stream(self) -> AsyncIterator[SampleGroup]:
+    async def stream(self) -> AsyncGenerator[SampleGroup]:
         """Groups to train on, as they are finished, until the data source has no more prompts.
 
         Raises:
@@ -155,7 +144,7 @@ class PromptRun:
                 self._is_exhausted = True
                 return
             for group in groups:
-                version = self.policy_version()
+                version = self.progress()
                 task = asyncio.create_task(self.maker.make(group, self.batches.rollout_id))
                 self._under_way[task] = version
 
@@ -192,8 +181,7 @@ class PromptRun:
     def _drop(self, group: Group, reason: str) -> None:
         self._dropped[reason] += 1
         self._left_out[reason] += len(flatten(group))
-        if isinstance(self.source, PromptSource):
-            self.source.settle({sample.group_index for sample in flatten(group) if sample.group_index is not None})
+        tell(self.source, "settle", {s.group_index for s in flatten(group) if s.group_index is not None})
 
     def _batch(self) -> list[tuple[Group, int]]:
         """A whole batch once there is one; less where the trainer's queue has no room for more."""
@@ -207,10 +195,11 @@ class PromptRun:
         return batch
 
 
-async def generate_rollout(prompts: PromptRun) -> AsyncIterator[SampleGroup]:
+async def generate_rollout(prompts: PromptRun) -> AsyncGenerator[SampleGroup]:
     """Groups of replies to the prompts of `--prompt-data`."""
-    async for group in prompts.stream():
-        yield group
+    async with contextlib.aclosing(prompts.stream()) as groups:
+        async for group in groups:
+            yield group
 
 
 def _one_a_member(group: Group) -> Group:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from slime.chat import ChatFormat
 from slime.config import PromptConfig
-from slime.errors import ConfigError, nearest
+from slime.errors import ConfigError, PluginError, nearest
 from slime.plugins.slime_sample import Group, Sample, flatten
 
 BufferFilter = Callable[[list[Group], int], list[Group]]
@@ -30,7 +30,9 @@ _SLICE = re.compile(r"(?P<file>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]")
 
 
 class DataSource(Protocol):
-    """Gives out prompts. What `--data-source-path` names has these methods; the last two may be missing."""
+    """Gives out prompts. What `--data-source-path` names has these two methods, and may have three more:
+    `save(rollout_id)` and `load(rollout_id)` keep its state with a checkpoint, and `settle(group_indices)` names the
+    groups that need not be given out again, because they are trained or were left out for good."""
 
     def get_samples(self, num_samples: int) -> list[Group]:
         """So many groups, each `--num-rollouts-per-prompt` samples of one prompt; fewer when there are no more."""
@@ -40,9 +42,21 @@ class DataSource(Protocol):
         """Take groups back that could not be finished; they are given out again."""
         ...
 
-    def save(self, rollout_id: int) -> None: ...
 
-    def load(self, rollout_id: int) -> None: ...
+def tell(source: DataSource, method: str, *values: Any) -> None:
+    """Call a method that a data source need not have: `tell(source, "save", 12)`."""
+    if callable(known := getattr(source, method, None)):
+        known(*values)
+
+
+class NoPrompts:
+    """The data source of a rollout function in slime's call style that has none, and should not ask it."""
+
+    def get_samples(self, num_samples: int) -> list[Group]:
+        raise PluginError("the rollout asks its data source for prompts: give --prompt-data or --data-source-path")
+
+    def add_samples(self, samples: list[Group]) -> None:
+        raise PluginError("there is no data source to give samples back to: give --prompt-data or --data-source-path")
 
 
 class PromptSource:

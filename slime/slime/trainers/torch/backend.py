@@ -34,7 +34,7 @@ def build(config: Config, rank: int, world_size: int, address: str) -> TorchTrai
         dtype=config.model.dtype,
         keep_checkpoints=config.checkpoint.keep_checkpoints,
         settings=plugin_settings(config),
-        hooks=load_policy_loss_hooks(config.plugin, config.loss, loss_fn),
+        hooks=load_policy_loss_hooks(config.plugin),
     )
 
 

@@ -22,6 +22,7 @@ import torch
 
 from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
+from slime.config.contradictions import check_kl_is_read, check_loss_settings
 from slime.config.gpus import compute_device
 from slime.config.sections import LoraConfig, LossConfig, TrainerConfig
 from slime.data.estimates import reduction_of, with_advantages
@@ -96,8 +97,8 @@ class TorchTrainer:
         settings: Mapping[str, Any] | None = None,
         hooks: PolicyLossHooks = PolicyLossHooks(),
     ) -> None:
-        loss.check()
-        loss_fn.check(loss)
+        check_loss_settings(loss)
+        check_kl_is_read(loss, loss_fn.facts)
         torch.manual_seed(trainer.seed)
         self.step = 0
         self.version: int | None = 0
