@@ -1,4 +1,4 @@
-"""Publications: weights under a number of their own, in the journal first, then on the disk, then on every engine.
+"""Publications: weights under a version number, in the journal first, then on the disk, then on every engine.
 
     weights of an update ─▶ Versions.take: number, synced ─▶ Learner.publish: published/version-9/ ─▶ engines serve 9
                                                              the last two stay, and what an engine may be loading

@@ -1,7 +1,7 @@
-"""What is done about tokens that other weights sampled, or the same weights on another machine.
+"""Off-policy corrections: for tokens that other weights sampled, or the same weights on another machine.
 
-    rollout_logprobs   b   the behaviour: what the engine sampled from
-    proximal_logprobs  p   the policy at the start of the batch, computed by the trainer
+    rollout_logprobs   b   the behaviour policy: what the engine sampled from
+    proximal_logprobs  p   the proximal policy: as it was at the start of the batch, computed by the trainer
     policy_logprobs    π   the policy now, with gradient
 
 The objective's ratio may be taken straight to the behaviour, π/b (`losses.importance_ratio`); or it is taken to the

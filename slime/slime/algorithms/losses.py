@@ -1,14 +1,14 @@
-"""What is minimised, one token at a time: every function maps 1-D tensors over trainable tokens to one of that shape.
+"""The terms of the loss, token by token: every function maps 1-D tensors over trainable tokens to one of that shape.
 
     policy_logprobs ─┬─ importance_ratio, sequence_ratio ◀─ rollout_logprobs or proximal_logprobs
                      │        ▼
                      ├─ clipped_surrogate, clipped_weight_loss ◀─ advantages ──▶ policy loss ─┐
                      └─ reference_kl ◀───── reference_logprobs ──▶ KL ────────────────────────┴─▶ reductions
 
-Notation: ℓ the policy's log-prob of the token now, with gradient; ℓ_b the behaviour's, when the token was
-sampled; ℓ_ref the reference's; A the advantage. Engines serve newer weights while older turns wait, so
-the samples are off-policy by design, and ρ = exp(ℓ − ℓ_b) is part of every term that is an expectation
-under the policy.
+Notation: ℓ the policy's log-prob of the token now, with gradient; ℓ_b the behaviour's, when the token was sampled;
+ℓ_ref the reference policy's; A the advantage. Engines serve newer weights while older turns wait, so the samples are
+off-policy by design, and the importance ratio ρ = exp(ℓ − ℓ_b) is part of every term that is an expectation under
+the policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The policy engines of a run: placed, supervised, and brought to every version that is published.
+"""The policy engines of a run: placed, supervised, and kept at the published version (weight sync).
 
 publish(weights, version) ─▶ every engine that is up         an engine that was down starts with them
 publish(adapter, version) ─▶ beside the base, the same way

@@ -1,4 +1,4 @@
-"""Who computes what: samples to ranks, and a rank's samples to micro-batches. Pure functions of lengths.
+"""Sequence packing: samples to ranks, and a rank's samples to micro-batches. Pure functions of lengths.
 
     lengths ─▶ assign_to_ranks ─▶ per rank ─▶ pack (≤ max_tokens each) ─▶ plan[rank][micro-batch] = samples
 

@@ -1,4 +1,4 @@
-"""Between collecting and training: a bounded queue that knows how old its samples are.
+"""Backpressure between collecting and training: a bounded queue that knows how old its samples are.
 
     collect ──put (waits while full)──▶ [oldest … newest] ──take (waits for enough)──▶ train
             ──end (nothing more comes)─▶                   ──take (what is left)────▶

@@ -6,7 +6,7 @@
 
 1. *Within a vote* `with_retries` repeats the call: at a URL `--judge-retries` times; at an engine of ours, which is
    busy rather than down, until the deadline (`--judge-timeout-s`, `--teacher-timeout-s`). No client below retries.
-2. *Across votes* a `CircuitBreaker` rejects calls to a URL after 5 failures in a row, for a cooldown, then lets one
+2. *Across votes* a circuit breaker rejects calls to a URL after 5 failures in a row, for a cooldown, then lets one
    probe through. Our engines need none: what reaches them is bounded by `--num-judge-workers`.
 3. *Across turns* `Deferrals` separates verdicts that are final from turns to be released and judged later.
 

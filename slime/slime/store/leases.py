@@ -1,4 +1,4 @@
-"""Who holds which turn, and until when.
+"""Leases: which collector holds which turn, and until when.
 
 A lease is live while `lease_from ≤ now < lease_until` on the machine's monotonic clock, which all processes
 share and no clock change moves. After a reboot that clock starts anew, and the lower bound makes leases of the

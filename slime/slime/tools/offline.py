@@ -1,12 +1,11 @@
-"""Conversations that were had elsewhere, made into turns that the live rollout takes from the store like any other.
+"""Recorded conversations as turns of the store, which the live rollout takes like any other.
 
     --data-path ─ read ─▶ Conversation ─ chat template ─▶ prompt ids, reply ids ─ Engine.score ─▶ Turn, READY ─▶ Store
                               └─ exported: stored as it was, with the ids and log-probs of when it was sampled
 
-Where nothing recorded what a reply's tokens were worth, they are the template's tokens and the log-probs are those of
-the policy that is served now, at the start: learning is off-policy from the first step on, and the importance weights
-measure how far the policy has come since. The turn's details say so. A conversation has one identity wherever its file
-lies, so a run that was interrupted goes on, and a file that is read twice is trained once.
+Missing ids are the chat template's, and missing log-probs are recomputed with the policy as it is served at the start:
+learning is off-policy from the first step on, and importance ratios measure how far the policy has moved since. The
+turn's details say so. Turn ids are content hashes, so an import is idempotent and resumes where it was interrupted.
 """
 
 from __future__ import annotations

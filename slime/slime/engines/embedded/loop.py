@@ -1,12 +1,13 @@
-"""The engine loop: one thread that schedules, computes and samples, step after step.
+"""The engine loop, continuous batching with chunked prefill: one thread that schedules, computes and samples.
 
     commands ──▶ inbox ──▶ waiting ──admit──▶ running ──step──▶ events ──▶ deliver(list of Progress), once a step
                               ▲                  │
                               └──── preempt ─────┘   (only when a long sequence needs the memory of a young one)
 
-A step is one forward over all decoding rows and as much of waiting prompts as fits a time budget, so that
-a long prompt stalls nobody's stream. With nothing to do the thread sleeps in the inbox. Everything that changes
-its state (submit, abort, pause, new weights) is a command that runs on this thread between two steps.
+A step is one forward over all decoding rows and the chunks of waiting prompts that fit a time budget, so that a long
+prompt does not stall other streams. Sequences join and leave between two steps. With nothing to do the thread sleeps in
+the inbox. Everything that changes its state (submit, abort, pause, new weights) is a command that runs on this thread
+between two steps.
 """
 
 from __future__ import annotations

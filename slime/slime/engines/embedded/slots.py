@@ -1,4 +1,4 @@
-"""Where keys and values live: one slot a sequence, and what a finished sequence leaves in its slot is the prefix cache.
+"""The KV cache: one slot a sequence; prefix caching reuses what a finished sequence leaves in its slot.
 
 A slot holds the keys and values of `length` tokens `ids[:length]` at positions 0..length-1. A new sequence takes over
 the idle slot that it continues (the next turn of a session), or copies the prefix that it shares with any other (a

@@ -1,4 +1,4 @@
-"""The teacher: the model that has read the hint, asked how likely it finds what the policy wrote without it.
+"""The teacher: scores the tokens that the policy sampled under a prompt that also contains the hint.
 
     Turn, hint ─▶ messages with the hint ─ ChatFormat ─▶ prompt ids ┐
                   the reply's ids, as they were sampled ────────────┴▶ engine.score ─▶ ℓ_T of each of them ─▶ Lesson
