@@ -26,6 +26,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_ALIKE = 0.6
+"""Share of two words that matches, from which on one may be meant for the other."""
+
 
 class OpenClawError(Exception):
     """Root of the tree."""
@@ -127,7 +130,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     >>> nearest("--model-pth", ["--model-path", "--port"])
     '; did you mean --model-path?'
     """
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    # Two words of very different lengths are never that alike, and looking at one of megabytes takes seconds.
+    alike = [one for one in known if 2 * min(len(one), len(word)) >= _ALIKE * (len(one) + len(word))]
+    matches = difflib.get_close_matches(word, alike, n=1, cutoff=_ALIKE) if alike else []
     return f"; did you mean {matches[0]}?" if matches else ""
 
 

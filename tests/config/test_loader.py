@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slime.config.leaves import leaves
 from slime.config.loader import Resolution, load_config, resolve
-from slime.errors import ConfigError
+from slime.errors import ConfigError, nearest
 
 
 def write(directory: Path, text: str) -> Path:
@@ -235,3 +236,10 @@ def test_every_leaf_means_the_same_by_flag_variable_and_file(tmp_path_factory, d
     by_flag = value(resolve([f"{leaf.flag}={text}"], {}))
     assert by_flag == value(resolve([], {leaf.env[-1]: text})) == value(resolve([], {leaf.env[0]: text}))
     assert by_flag == value(resolve(["--config", str(file)], {}))
+
+
+def test_the_nearest_of_a_word_of_megabytes_is_found_at_once() -> None:
+    started = time.process_time()
+    assert nearest("abcdefgh" * 600_000, ["system", "user"]) == ""
+    assert time.process_time() - started < 0.2
+    assert nearest("--model-pth", ["--model-path", "--port"]) == "; did you mean --model-path?"
