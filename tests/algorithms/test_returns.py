@@ -32,6 +32,11 @@ def test_the_recursion_is_the_double_sum(turns, gamma: float, lambda_: float) ->
     assert found.tolist() == [pytest.approx(a, abs=1e-9) for a in expected]
 
 
+def test_lists_of_numbers_are_taken_as_the_published_processor_gives_them() -> None:
+    found = gae.compute_gae(rewards=[1.0, 0.5], values=[0, 0], gamma=0.99, lambda_=0.95)
+    assert found.tolist() == pytest.approx([1.0 + 0.99 * 0.95 * 0.5, 0.5])
+
+
 def test_three_turns_by_hand() -> None:
     # γ = ½, λ = ½, v = 1: δ = (0 + ½ − 1, 1 + ½ − 1, 2 − 1) = (−½, ½, 1); A₃ = 1, A₂ = ½ + ¼, A₁ = −½ + ¼·¾
     found = compute_gae(torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64), [1.0, 1.0, 1.0], 0.5, 0.5)

@@ -17,17 +17,22 @@ from torch import Tensor
 
 
 def compute_gae(
-    rewards: Tensor, values: Tensor | list[float] | None = None, gamma: float = 0.99, lambda_: float = 0.95
+    rewards: Tensor | Sequence[float],
+    values: Tensor | Sequence[float] | None = None,
+    gamma: float = 0.99,
+    lambda_: float = 0.95,
 ) -> Tensor:
     """Advantages of a session's turns.
 
     Args:
-        rewards: one a turn, in order, shape [n].
+        rewards: one a turn, in order, shape [n]; a list of numbers is float32.
         values: estimate of the return before each turn, shape [n]; zeros when there is no value function.
 
     >>> compute_gae(torch.tensor([0.0, 1.0]), gamma=1.0, lambda_=0.5)
     tensor([0.5000, 1.0000])
     """
+    if not isinstance(rewards, Tensor):
+        rewards = torch.tensor(rewards, dtype=torch.float32)
     baseline = [0.0] * len(rewards) if values is None else torch.as_tensor(values, dtype=torch.float64).tolist()
     chain = [None, *range(len(rewards) - 1)] if len(rewards) else []
     advantages = advantages_over_turns(rewards.tolist(), baseline, chain, gamma=gamma, lambda_=lambda_)
