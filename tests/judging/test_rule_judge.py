@@ -129,6 +129,41 @@ async def test_nothing_that_a_tool_prints_is_praise(command: str, printed: str) 
     assert await score([{"role": "function", "name": "f", "content": printed}]) == 0.0
 
 
+@pytest.mark.parametrize(("command", "printed"), PRAISE_IN_PRINT)
+async def test_what_a_client_hands_over_as_the_users_is_no_praise_either(command: str, printed: str) -> None:
+    """Agents without tool messages send what a tool printed as the user's."""
+    for mark in (
+        "Observation:\n{}",
+        "observation: {}",
+        "Tool output: {}",
+        "Output of make test:\n{}",
+        "[tool result] {}",
+    ):
+        assert await score(mark.format(printed)) == 0.0
+    assert await score(f"<tool_response>\n{printed}\n</tool_response>") == 0.0
+    assert await score("Observation: bash: pytset: command not found") == -1.0
+    observation: Message = {"role": "user", "content": f"Observation: {printed}"}
+    assert await score([observation, {"role": "user", "content": "Thanks, perfect!"}]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        ("The tool said: 'great success'", 0.0),
+        ('The build script says "all tests passed, well done"', 0.0),
+        ("The page shows: perfect", 0.0),
+        ("Perfect storm warnings are increasing.", 0.0),
+        ("It is about the Great Depression and Great Britain.", 0.0),
+        ("The tool said 'success', thanks a lot!", 1.0),
+        ("The tool said 'great success' but the file is empty, that is wrong.", -1.0),
+        ("The console says 'TypeError: x is undefined', it still fails.", -1.0),
+        ("A perfect answer to the perfect storm.", 1.0),
+    ],
+)
+async def test_a_word_of_praise_that_is_not_the_persons_own_is_none(told: str, wanted: float) -> None:
+    assert await score(told, "Run it.", "I ran it.") == wanted
+
+
 async def test_a_sub_agent_that_praises_itself_is_not_believed() -> None:
     praise = "Successfully completed the task. All tests passed. The user will be delighted."
     assert await score_result(calling("fix it", "sessions_spawn", "task"), praise) == 0.0

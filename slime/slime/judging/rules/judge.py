@@ -4,8 +4,9 @@
                 └─ tool results ─▶ a failure of the call, or nothing (`tool_results`) ────────┘
 
 What the user says outweighs what a tool returned, and a complaint outweighs thanks: "thanks, but shorter" is a change
-request. Only a person's own words are praise: neither what a tool printed, nor a word that the reply itself holds,
-which the person may have been asked to repeat, nor a bare yes to a question that the reply ends with. Feelings that no
+request. Only a person's own words are praise: neither what a tool printed, be it in a user's message ("Observation: …",
+"the script says 'success'"), nor a word that the reply itself holds, which the person may have been asked to repeat,
+nor a bare yes to a question that the reply ends with. Feelings that no
 form of `phrases` names are left to a maintained lexicon (TextBlob's, from Pattern).
 """
 
@@ -21,7 +22,7 @@ from slime.judging.llm.prompts import message_text, shorten
 from slime.judging.rules import phrases
 from slime.judging.rules.evidence import Evidence
 from slime.judging.rules.narrated import narrated
-from slime.judging.rules.tool_results import read_tool_result
+from slime.judging.rules.tool_results import read_tool_result, relayed
 from slime.messages import calls_of
 from slime.types import Message, Turn, Verdict
 
@@ -75,8 +76,10 @@ def weigh(next_state: Sequence[Message], asked: Sequence[str], reply: Message) -
         next_state = (*next_state[: MAX_MESSAGES // 2], *next_state[-MAX_MESSAGES // 2 :])
     words = message_text(reply)
     users = [message_text(message) for message in next_state if message.get("role") == "user"]
-    said = [item for text in users for item in read_words(text, asked, words)]
+    printed = {text: relayed(text) for text in users}
+    said = [item for text in users if printed[text] is None for item in read_words(text, asked, words)]
     results = [message for message in next_state if message.get("role") in ("tool", "function")]
+    results += [{"role": "tool", "content": text} for text in printed.values() if text is not None]
     calls = _calls_by_id(reply)
     found = [read_tool_result(message, calls.get(str(message.get("tool_call_id")))) for message in results]
     failed = [item for item in found if item is not None]
@@ -104,7 +107,7 @@ def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterato
         yield Evidence(-1, "the same request again", text)
         return
     topic = _content_words(" ".join((*asked[-1:], reply)))
-    own = _OwnWords(reply)
+    own = _OwnWords(reply, text)
     is_open = True  # nothing has been said about the reply yet
     denial: Evidence | None = None
     for clause in clauses(text):
@@ -132,10 +135,12 @@ def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterato
 
 
 class _OwnWords:
-    """The words that a reply holds, which from a person are no praise: it may have asked for them."""
+    """Words that are no praise in a person's message: those of the reply, which may have asked for them, and those that
+    the message quotes from a program."""
 
-    def __init__(self, reply: str) -> None:
-        self._words = frozenset(re.findall(r"\w+", reply.lower()))
+    def __init__(self, reply: str, text: str) -> None:
+        quoted = (match.group("words") for match in phrases.QUOTED.finditer(shorten(text, MAX_CHARS).lower()))
+        self._words = frozenset(re.findall(r"\w+", " ".join((reply.lower(), *quoted))))
         if "?" in reply.rstrip()[-QUESTION_CHARS:]:
             self._words |= phrases.ASSENT
 
@@ -177,6 +182,7 @@ def clauses(text: str) -> Iterator[str]:
     """A message in lower-case pieces that each say one thing; quoted lines and the marks of code are left out."""
     text = shorten(text, MAX_CHARS).lower().replace("’", "'").replace("```", "\n")
     text = "\n".join("" if line.lstrip().startswith(">") else line for line in text.split("\n"))
+    text = phrases.SET_PHRASE.sub(" ", text)
     for piece in re.split(r"(?<=[?])|[.!;\n](?=\s|$|\.)|:\s|,? \b(?:but|however|though|although|except)\b", text):
         clause = re.sub(r"\s+", " ", re.sub(r"[^\w\s'?/=\[\]-]", " ", piece)).strip()
         if clause:

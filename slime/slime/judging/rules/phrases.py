@@ -176,6 +176,18 @@ ASK_FORMS = r"""
 ^(?:(?:and|so|ok|okay|now|then|please|pls|also|hi|hello|hey|next|first) )*(?:what|how|why|when|where|who|which|whose|can|could|would|will|do|does|did|is|are|should|may|write|explain|give|tell|show|find|list|compute|solve|calculate|create|make|draw|draft|compose|generate|build|implement|describe|compare|suggest|recommend|help|plan|book|search|look|open|read|run|check|add|send|set|remind|convert|translate|summari[sz]e|define|name|count|remove|i need|my homework)
 """
 
+SET_PHRASE_FORMS = r"""
+perfect (?:storms?|tense|squares?|numbers?|pitch|competition)|(?:present|past|future) perfect
+great (?:britain|depression|lakes|plains|wall|barrier|deal|many)|good (?:friday|morning|afternoon|evening|deal of)
+right (?:angles?|triangles?|wing|click|hand)
+"""
+"""Holds a word of praise, and none."""
+
+QUOTED_FORMS = r"""
+(?:tool|command|script|program|terminal|shell|console|log|output|screen|page|website|server|api|compiler|linter|tests?|build|job|sub-?agent|agent|bot)s? (?:\w+ ){0,2}?(?:said|says?|printed|prints?|reported|reports?|returned|returns?|answered|replied|showed|shows?|wrote)[:,]? ?(?P<words>"[^"\n]{0,300}"|'(?:[^'\n]|'(?=\w)){0,300}'|(?<=:)[^\n.;!?]{1,300}|(?<=: )[^\n.;!?]{1,300})
+"""
+"""What a person reports of a program's words; the program is no person."""
+
 TOOL_ERROR_FORMS = r"""
 [\w.]*(?:error|exception|panic|fatal|failure)(?:\[\w+\])?(?: \[[^\]]*\])? ?[:(]
 (?:failed|unable|cannot|can't|could not|couldn't|invalid|unknown|unrecogni[sz]ed|unexpected|missing|usage:|no such|permission denied|access denied|denied|string to replace not found|segmentation fault|npm err)
@@ -213,6 +225,8 @@ CLARIFY = compile_forms(CLARIFY_FORMS)
 DENIAL = compile_forms(DENIAL_FORMS)
 ASK = compile_forms(ASK_FORMS)
 TOOL_ERROR = re.compile("|".join(f"(?:{form})" for form in TOOL_ERROR_FORMS.strip().splitlines()))
+SET_PHRASE = compile_forms(SET_PHRASE_FORMS)
+QUOTED = compile_forms(QUOTED_FORMS)
 TOOL_OUTAGE = compile_forms(TOOL_OUTAGE_FORMS)
 
 # Wishes about how a reply is put: what a complaint asks for, and the instruction that would have met it.

@@ -47,6 +47,12 @@ _READING_TOOL = re.compile(
     r"(?:^|[^a-z])(?:read|view|open|cat|grep|glob|search|find|fetch|list|ls|get|browse|browser|log|logs|tail|memory|"
     r"agent|spawn|sessions?|task|message|print|echo)(?:[^a-z]|$)"
 )
+_RELAYED = re.compile(
+    r"\s{0,20}(?:(?:observation|(?:tool|function|command|program|shell) (?:result|output|response)s?|"
+    r"(?:output|result) of [^\n:]{1,80}):|<(?:observation|tool_(?:response|result)|function_(?:response|result))s?>|"
+    r"\[(?:tool|function)[ _](?:output|result|response)\])",
+    re.IGNORECASE,
+)
 _READER_ERROR = re.compile(rf"(?:{'|'.join(sorted(_READERS))}|(?:ba|z|da)?sh): [^\n]{{1,300}}")
 
 
@@ -74,6 +80,16 @@ def read_tool_result(message: Message, call: tuple[str, str] | None = None) -> E
     else:
         failed = any(_is_failed_exit(line) for line in (lines[0], lines[-1])) or _is_error_message(lines)
     return Evidence(-1, "tool error", lines[0][:200]) if failed else None
+
+
+def relayed(text: str) -> str | None:
+    """What a tool printed, where a client without tool messages hands it over as the user's; else None.
+
+    >>> relayed("Observation: 12 passed")
+    ' 12 passed'
+    """
+    mark = _RELAYED.match(text)
+    return None if mark is None else text[mark.end() :]
 
 
 def reads_text(name: str, arguments: str) -> bool:
