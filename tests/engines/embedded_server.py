@@ -15,8 +15,8 @@ import httpx
 import torch
 import uvicorn
 from random_model import build_random_model
-from slime.engines.embedded.server import build_app
 from slime.engines.embedded.service import EngineOptions, EngineService
+from slime.engines.http import EngineApp
 from transformers import AutoModelForCausalLM
 
 torch.set_num_threads(1)
@@ -82,7 +82,7 @@ class Engine:
 async def serve(model_dir: Path, **options: Any) -> AsyncIterator[Engine]:
     """Serve a model on a free port of the loopback."""
     service = EngineService(EngineOptions(str(model_dir), device="cpu", **options))
-    server = uvicorn.Server(uvicorn.Config(build_app(service), port=0, log_level="warning", access_log=False))
+    server = uvicorn.Server(uvicorn.Config(EngineApp(service), port=0, log_level="warning", access_log=False))
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]

@@ -90,7 +90,7 @@ def run_rig(
             start_engine(
                 model,
                 engine,
-                backend=backend,  # type: ignore[arg-type]
+                backend=backend,
                 log_path=work_dir / f"{backend}.log",
                 environment=environment,
                 extra_args=extra_args,

@@ -38,9 +38,9 @@ class RememberingEngine(ScriptedEngine):
         self.sent: list[tuple[int, str]] = []
         update = self.core.update_weights
 
-        def remember(call: UpdateCall) -> None:
+        async def remember(call: UpdateCall) -> None:
             self.sent.append((call.version, (Path(call.model_path) / "weights").read_text()))
-            update(call)
+            await update(call)
 
         self.core.update_weights = remember  # type: ignore[method-assign]
 

@@ -11,8 +11,8 @@ import uvicorn
 
 from slime.engines.dialect import FIRST_VERSION, version_from_wire
 from slime.engines.door import behind_door
-from slime.engines.embedded.server import build_app
 from slime.engines.embedded.service import EngineOptions, EngineService
+from slime.engines.http import EngineApp
 from slime.errors import OpenClawError
 
 
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     uvicorn.run(
-        behind_door(build_app(service), token_from_stdin=args.token_from_stdin),
+        behind_door(EngineApp(service), token_from_stdin=args.token_from_stdin),
         host=args.host,
         port=args.port,
         log_level=args.log_level,

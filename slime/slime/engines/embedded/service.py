@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 
 from slime.config.gpus import compute_device
 from slime.engines.dialect import (
@@ -129,6 +130,30 @@ class EngineService:
 
     async def stop(self) -> None:
         await asyncio.to_thread(self.loop.stop)
+
+    @property
+    def tokenizer_path(self) -> str:
+        return self.options.model_path
+
+    @property
+    def version(self) -> int:
+        return self.loop.version
+
+    @property
+    def vocab_size(self) -> int:
+        return self.limits.vocab_size
+
+    @property
+    def is_alive(self) -> bool:
+        return self.loop.is_alive
+
+    @property
+    def is_instant(self) -> bool:
+        return False
+
+    def admit(self, call: GenerateCall) -> AsyncGenerator[dict[str, Any]]:
+        """The answers to a request, or a refusal; see `slime.engines.http.EngineCore`."""
+        return self.answers(self.open(call))
 
     def open(self, call: GenerateCall) -> Ticket:
         """Admit a request, or refuse it: `EngineUnavailable` when running and waiting places are all taken."""
@@ -281,6 +306,22 @@ class EngineService:
 
     async def state(self) -> dict[str, Any]:
         return await asyncio.wrap_future(self.loop.call(self.loop.state))
+
+    async def info(self) -> dict[str, Any]:
+        state, options = await self.state(), self.options
+        return {
+            "model_path": self.model_path,
+            "device": str(self.model.device),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "context_length": self.limits.context_len,
+            "max_running_requests": options.max_running_requests,
+            "max_queued_requests": options.max_queued_requests,
+            "incremental_streaming_output": options.is_incremental,
+            "weight_version": state["weight_version"],
+            "lora_paths": self.adapters,
+            "internal_states": [state],
+            "version": f"openclaw-embedded transformers-{transformers.__version__}",
+        }
 
     def _deliver(self, events: list[Progress]) -> None:
         """Called on the model thread, once a step."""

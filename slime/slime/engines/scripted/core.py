@@ -1,6 +1,6 @@
 """The scripted engine itself, whatever carries its answers: admission, tokens, pauses, versions, aborts, faults.
 
-    call ─▶ admit ─▶ (wait for a place) ─▶ a token at a time ─▶ payloads: the JSON of each answer or event
+    call ─▶ admit ─▶ (wait for a place) ─▶ a token at a time ─▶ the answers, one a token
                                               ▲ pause / continue    ▲ abort    ▲ update_weights
 
 Weights are only a version number here, and so are adapters; loading checks that there is a directory.
@@ -9,17 +9,14 @@ Weights are only a version number here, and so are adapters; loading checks that
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from slime.engines import dialect
 from slime.engines.dialect import Entry, GenerateCall, LoadAdapterCall, Output, PauseMode, UpdateCall
-from slime.engines.scripted.faults import Fault, Faults, InjectedCut, InjectedHttpError
+from slime.engines.scripted.faults import Fault, Faults, InjectedFault
 from slime.engines.scripted.script import Line, Script, declared_logprob, declared_top
 from slime.errors import EngineRejected, EngineUnavailable
 
@@ -61,7 +58,8 @@ class ScriptedCore:
             is_incremental: events of a stream hold only what is new.
         """
         self.script = script or Script()
-        self.model_path = model_path
+        self.model_path = self._model_dir = model_path
+        self.is_alive = True
         self.version = version
         self.token_delay_s = token_delay_s
         self.first_token_delay_s = first_token_delay_s
@@ -77,10 +75,34 @@ class ScriptedCore:
 
     # ── generating ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, body: dict[str, Any]) -> GenerateCall:
-        """Check a request; `EngineRejected` says what is wrong with it."""
+    @property
+    def tokenizer_path(self) -> str:
+        return self._model_dir
+
+    @property
+    def vocab_size(self) -> int:
+        return self.script.vocabulary.size
+
+    @property
+    def is_instant(self) -> bool:
+        is_slow = self.token_delay_s or self.first_token_delay_s or self.max_running_requests
+        return not (is_slow or self._is_paused or self.faults.are_planned)
+
+    def start(self) -> None:
+        """It computes nothing by itself."""
+
+    async def stop(self) -> None:
+        self.abort_all()
+
+    def admit(self, call: GenerateCall) -> AsyncGenerator[dict[str, Any], None]:
+        """The answers to a request. Closing them early ends it.
+
+        Raises:
+            EngineRejected: it is wrong.
+            EngineUnavailable: the queue is full.
+            InjectedFault: what goes wrong is for a transport to show; from the answers too.
+        """
         vocabulary = self.script.vocabulary
-        call = dialect.parse_generate(body, uuid.uuid4().hex, vocabulary.size)
         if len(call.input_ids) + (call.max_new_tokens or 0) > vocabulary.context_len:
             raise EngineRejected(
                 f"{len(call.input_ids)} tokens of prompt and {call.max_new_tokens} of reply exceed the context length "
@@ -90,30 +112,14 @@ class ScriptedCore:
             raise dialect.not_loaded(call.adapter)
         if call.rid in self._requests:
             raise EngineRejected(f"Duplicate request ID detected: {call.rid}")
-        return call
-
-    def is_instant(self, call: GenerateCall) -> bool:
-        """Whether the answer is there without waiting, so that nobody need watch for the client to leave."""
-        return not (
-            self._is_paused
-            or self.token_delay_s
-            or self.first_token_delay_s
-            or self.max_running_requests
-            or self.faults.num_pending
-        )
-
-    async def payloads(self, call: GenerateCall) -> AsyncGenerator[bytes, None]:
-        """The JSON of every event of a stream, or of the one answer. Closing it early ends the request.
-
-        Raises:
-            EngineUnavailable: the queue is full.
-            InjectedHttpError, InjectedCut: faults that only a transport can show.
-        """
         fault = self.faults.draw()
         if fault in (Fault.HTTP_500, Fault.HTTP_503):
-            raise InjectedHttpError(500 if fault is Fault.HTTP_500 else 503)
+            raise InjectedFault(fault)
         if self.max_running_requests and len(self._requests) >= self.max_running_requests + self.max_queued_requests:
             raise EngineUnavailable("The request queue is full.")
+        return self._serve(call, fault)
+
+    async def _serve(self, call: GenerateCall, fault: Fault | None) -> AsyncGenerator[dict[str, Any], None]:
         line = self.script.line_for(call.input_ids, call.skip_special_tokens)
         named = dialect.adapter_from_wire(call.adapter)
         adapter_version = named[1] if named is not None else None
@@ -125,8 +131,8 @@ class ScriptedCore:
             if fault is Fault.HANG:
                 await asyncio.Event().wait()
             has_place = await self._take_place(running)
-            async for payload in self._answers(running):
-                yield payload
+            async for answer in self._answers(running):
+                yield answer
         finally:
             del self._requests[call.rid]
             if has_place:
@@ -141,23 +147,23 @@ class ScriptedCore:
         self._num_running += 1
         return True
 
-    async def _answers(self, running: _Running) -> AsyncGenerator[bytes, None]:
+    async def _answers(self, running: _Running) -> AsyncGenerator[dict[str, Any], None]:
         call, output = running.call, running.output
         if call.return_logprob and call.logprob_start_len >= 0:
             self._score_prompt(call, output, self._version(running))
-        num_sent = num_chars = 0
+        num_sent = num_chars = num_answers = 0
         while output.finish_reason is None:
             await self._wait_for_token(running)
             self._step(running)
             half = (call.max_new_tokens or len(running.line.ids)) // 2
             if running.fault is Fault.CUT and (not call.stream or len(output.token_ids) > half):
-                raise InjectedCut
+                raise InjectedFault(Fault.CUT, is_begun=call.stream and bool(num_answers))
             if call.stream or output.finish_reason is not None:
                 if running.fault is Fault.BAD_JSON and (output.finish_reason or len(output.token_ids) > half):
-                    yield b'{"text": "unfini'
-                    return
-                payload = dialect.answer(call, output, tokens_sent=num_sent, chars_sent=num_chars)
-                yield orjson.dumps(_spoil(payload, running.fault))
+                    raise InjectedFault(Fault.BAD_JSON, is_begun=call.stream and bool(num_answers))
+                answer = dialect.answer(call, output, tokens_sent=num_sent, chars_sent=num_chars)
+                yield _spoil(answer, running.fault)
+                num_answers += 1
                 if self.is_incremental:
                     num_sent, num_chars = len(output.token_ids), len(output.text)
 
@@ -255,49 +261,71 @@ class ScriptedCore:
 
     # ── control ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def abort(self, rid: str = "", *, everything: bool = False) -> None:
-        for running in self._requests.values():
-            if everything or running.call.rid == rid:
-                running.is_aborted = True
+    def abort(self, request_id: str) -> None:
+        self._abort(lambda running: running.call.rid == request_id)
+
+    def abort_all(self) -> None:
+        self._abort(lambda running: True)
+
+    def _abort(self, is_meant: Callable[[_Running], bool]) -> None:
+        for running in filter(is_meant, self._requests.values()):
+            running.is_aborted = True
         self._wake()
 
-    def pause(self, mode: PauseMode) -> None:
+    async def pause(self, mode: PauseMode) -> None:
         if mode == "abort":
-            self.abort(everything=True)
+            self.abort_all()
         self._is_paused = True
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         self._is_paused = False
         self._wake()
 
-    def update_weights(self, call: UpdateCall) -> None:
-        if not Path(call.model_path).is_dir():
-            raise EngineRejected(f"there is no directory {call.model_path}")
+    async def flush_cache(self, timeout_s: float = 0.0) -> bool:
+        """Nothing is cached."""
+        return True
+
+    async def update_weights(self, call: UpdateCall) -> None:
+        _check_directory(call.model_path)
         if call.abort_all_requests:
-            self.abort(everything=True)
+            self.abort_all()
         self.version = call.version
         self.model_path = call.model_path
 
-    def load_adapter(self, call: LoadAdapterCall) -> None:
+    async def load_adapter(self, call: LoadAdapterCall) -> None:
         if call.wire_name in self.adapters:
             raise dialect.already_loaded(call.wire_name)
-        if not Path(call.path).is_dir():
-            raise EngineRejected(f"there is no directory {call.path}")
+        _check_directory(call.path)
         self.adapters[call.wire_name] = call.path
 
-    def unload_adapter(self, wire_name: str) -> None:
+    async def unload_adapter(self, wire_name: str) -> None:
         """Requests that run go on with it."""
         if self.adapters.pop(wire_name, None) is None:
             raise dialect.not_loaded(wire_name)
 
-    @property
-    def num_requests(self) -> int:
-        """Requests running or waiting."""
-        return len(self._requests)
+    async def is_healthy(self, timeout_s: float) -> bool:
+        """A scripted engine is always well; its faults are those of requests."""
+        return True
+
+    async def info(self) -> dict[str, Any]:
+        return {
+            "model_path": self.model_path,
+            "max_running_requests": self.max_running_requests,
+            "max_queued_requests": self.max_queued_requests,
+            "incremental_streaming_output": self.is_incremental,
+            "context_length": self.script.vocabulary.context_len,
+            "version": "scripted",
+            "internal_states": [{"num_requests": len(self._requests)}],
+        }
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _check_directory(path: str) -> None:
+    if not Path(path).is_dir():
+        raise EngineRejected(f"there is no directory {path}")
 
 
 def _spoil(payload: dict[str, Any], fault: Fault | None) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from slime.engines import dialect
 from slime.engines.adapter_versions import Loaded
 from slime.engines.scripted.core import ScriptedCore
-from slime.engines.scripted.faults import Faults, InjectedCut, InjectedHttpError
+from slime.engines.scripted.faults import Fault, Faults, InjectedFault
 from slime.engines.scripted.script import DEFAULT_REPLIES, ReplyFunction, Script
-from slime.errors import EngineUnavailable
+from slime.errors import EngineError, EngineUnavailable
 from slime.protocols import Delta, GenerateRequest, TokenScores
 from slime.types import Completion
 
@@ -60,10 +62,10 @@ class ScriptedEngine:
         return dialect.parse_scores(answers[-1], ids, start, top_k)
 
     async def update_weights(self, weights_dir: Path, version: int) -> None:
-        self.core.update_weights(dialect.UpdateCall(str(weights_dir), version))
+        await self.core.update_weights(dialect.UpdateCall(str(weights_dir), version))
 
     async def load_adapter(self, name: str, adapter_dir: Path, version: int) -> None:
-        self.core.load_adapter(dialect.LoadAdapterCall(dialect.adapter_to_wire(name, version), str(adapter_dir)))
+        await self.core.load_adapter(dialect.LoadAdapterCall(dialect.adapter_to_wire(name, version), str(adapter_dir)))
 
     async def adapters(self) -> Loaded:
         return dialect.parse_adapters(dialect.model_list(self.core.model_path, self.core.adapters))
@@ -82,21 +84,28 @@ class ScriptedEngine:
         """A scripted engine is always well; its faults are those of requests."""
 
     async def resume(self) -> None:
-        self.core.resume()
+        await self.core.resume()
 
     async def flush_cache(self) -> None:
         """Nothing is cached."""
 
     async def close(self) -> None:
-        self.core.abort(everything=True)
+        await self.core.stop()
 
     async def _payloads(self, body: bytes) -> AsyncGenerator[dict[str, Any], None]:
-        call = self.core.open(dialect.parse_json(body))
+        call = dialect.parse_generate(dialect.parse_json(body), uuid.uuid4().hex, self.core.vocab_size)
         try:
-            async with contextlib.aclosing(self.core.payloads(call)) as payloads:
-                async for raw in payloads:
-                    yield dialect.read_object(raw)
-        except InjectedHttpError as error:
-            raise dialect.read_error(error.status, dialect.error_body("injected")) from error
-        except InjectedCut:
-            raise EngineUnavailable("the engine dropped the connection") from None
+            async with contextlib.aclosing(self.core.admit(call)) as answers:
+                async for answer in answers:
+                    yield dialect.read_object(orjson.dumps(answer))
+        except InjectedFault as error:
+            raise _as_seen(error.fault) from error
+
+
+def _as_seen(fault: Fault) -> EngineError:
+    """What a client would raise of a fault that a transport shows."""
+    if fault is Fault.CUT:
+        return EngineUnavailable("the engine dropped the connection")
+    if fault is Fault.BAD_JSON:
+        return EngineError("the engine's answer is not JSON")
+    return dialect.read_error(500 if fault is Fault.HTTP_500 else 503, dialect.error_body("injected"))

@@ -21,16 +21,14 @@ class Fault(enum.StrEnum):
     SLOW = "slow"  # a second before every token
 
 
-class InjectedHttpError(Exception):
-    """The scripted engine answers with this status."""
+class InjectedFault(Exception):
+    """A fault of an answer that only a transport can show: a status, a cut, something that is no JSON."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(f"injected HTTP {status}")
-        self.status = status
-
-
-class InjectedCut(Exception):
-    """The scripted engine drops the connection here."""
+    def __init__(self, fault: Fault, *, is_begun: bool = False) -> None:
+        """`is_begun`: events of the stream have left."""
+        super().__init__(f"injected {fault}")
+        self.fault = fault
+        self.is_begun = is_begun
 
 
 @dataclass(slots=True)
@@ -68,6 +66,11 @@ class Faults:
             self._planned.pop(0)
         self.fired[first.fault] += 1
         return first.fault
+
+    @property
+    def are_planned(self) -> bool:
+        """Whether any was ever planned: one that was drawn last may go on."""
+        return bool(self._planned or self.fired)
 
     @property
     def num_pending(self) -> int:
