@@ -2,8 +2,8 @@
 # Python 3.11 or newer and make. `make PYTHON=python3.12 …` picks another interpreter.
 #
 #   make demo        talk to a small model and watch it learn
-#   make test        every tier but the long one; the better part of an hour on two cores
-#   make test-long   the tests that take minutes each; CI runs both
+#   make test        every tier but the long one, with two workers
+#   make test-long   the tests that take minutes each or need the whole tiny model, the demo's among them; CI runs both
 #   make test-fast   the tests that take seconds, for use while working
 #   make write       regenerate what is generated: the configuration page, the tree in README.md, formatting
 
@@ -12,9 +12,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TYPED := build/typed
-# Two workers share the files of tests (tests/order.py): one closing line speaks of all of them.
+# Two workers share the files of tests (tests/order.py): one closing line speaks of all of them. Byte code is kept,
+# whatever the environment says: the tests start hundreds of processes, and each would compile the whole package anew.
 WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: env env-sglang demo test test-long test-fast lint types write
 
@@ -36,7 +37,6 @@ env-sglang:
 demo: env
 	$(BIN)/openclaw-rl demo
 
-# One run of pytest over all tiers but the long one, so that its closing line speaks of all of them.
 test: env env-sglang lint types
 	$(PYTEST) -m "not long"
 

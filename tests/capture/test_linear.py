@@ -8,6 +8,7 @@ much; none may. The patterns are collected from the modules and their sources, s
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pkgutil
 import re
@@ -202,8 +203,12 @@ PATTERNS = patterns()
 
 def _uses(name: str) -> set[str]:
     """The methods that are called of a pattern, anywhere."""
-    sources = "\n".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in modules())
-    return set(re.findall(rf"\b{re.escape(name)}(?:\[[^\]]*\])?\.(\w+)", sources))
+    return set(re.findall(rf"\b{re.escape(name)}(?:\[[^\]]*\])?\.(\w+)", _sources()))
+
+
+@functools.cache
+def _sources() -> str:
+    return "\n".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in modules())
 
 
 @pytest.mark.slow

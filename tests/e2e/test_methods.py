@@ -14,7 +14,7 @@ from openclaw_test.people.users import Person
 from openclaw_test.training_run import TrainingRun
 from slime.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 UPDATES, BATCH = 3, 8
 RUNS = {
@@ -47,7 +47,7 @@ async def talk(model_dir: Path, run_dir: Path, flags: list[str]) -> tuple[list[d
         return run.metrics(), said
 
 
-@pytest.mark.parametrize("name", ["opd", pytest.param("combine by selection", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", RUNS)
 async def test_a_method_learns_from_what_people_say(tmp_path: Path, tiny_model_dir: Path, name: str):
     package, loss, more = RUNS[name]
     flags = [

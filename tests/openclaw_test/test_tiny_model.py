@@ -148,7 +148,7 @@ def test_sources_and_seed_make_the_fingerprint(monkeypatch: pytest.MonkeyPatch, 
         seen.add(tiny_model.fingerprint(0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_what_the_whole_model_can_do(tiny_model_dir: Path) -> None:
     """It answers sums, hardly ever plainly by itself, and does what it is told about style, whoever tells it."""

@@ -57,11 +57,9 @@ def until_ready(url: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_is_said_at_the_first_is_trained_by_the_third_and_served_by_the_first(
-    tiny_model_dir: Path, tmp_path: Path
-):
+def test_what_is_said_at_the_first_is_trained_by_the_third_and_served_by_the_first(chat_model: Path, tmp_path: Path):
     url = f"http://127.0.0.1:{free_port()}"
-    serve = ("serve_model.py", "--model-path", tiny_model_dir, "--port", url.rpartition(":")[2])
+    serve = ("serve_model.py", "--model-path", chat_model, "--port", url.rpartition(":")[2])
     collect = ("collect_rollouts.py", "--api-endpoint", url, "--output-dir", "./rollouts", "--session-aware")
     train = ["train_async.py", "--rollout-dir", "./rollouts", "--checkpoint-dir", "./checkpoints"]
     train += ["--method", "binary", "--num-rollout", "1", "--rollout-batch-size", "2", "--run-dir", "./run"]
