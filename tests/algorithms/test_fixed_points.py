@@ -15,6 +15,7 @@ import torch
 from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.losses import exact_kl
 from slime.algorithms.objective import policy_objective
+from slime.config.contradictions import check_loss_settings
 from slime.config.sections import LossConfig, TrainerConfig
 from slime.data.estimates import with_advantages
 from slime.data.rows import Row
@@ -65,7 +66,7 @@ def advantages_of(logits: Tensor, rewards: Tensor, config: LossConfig) -> Tensor
 
 def trained(config: LossConfig, *, start: Tensor = REFERENCE, rewards: Tensor = REWARDS, num_steps: int = 60) -> Tensor:
     """The logits after that many steps along the exact natural gradient, each half of the way to the optimum."""
-    config.check()
+    check_loss_settings(config)
     logits = start.clone().requires_grad_()
     advantages = advantages_of(logits, rewards, config)
     for _ in range(num_steps):

@@ -84,7 +84,7 @@ def test_rewards_that_are_not_normalised_are_the_advantages(estimator: Any) -> N
     found = stream(GROUPED, advantage_estimator=estimator, rewards_normalization=False)
     assert found == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [5.0, 5.0], [5.0, 5.0], [3.0, 3.0]]
     config = LossConfig(advantage_estimator=estimator, rewards_normalization=False)
-    config.check()
+    check_loss_settings(config)
     assert not config.compares_groups, "so people's turns may be trained with it"
 
 
