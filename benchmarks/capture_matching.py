@@ -19,6 +19,7 @@ from typing import Any
 from slime.types import Message
 
 from openclaw.conversations.index import ConversationIndex, IncomingRequest, Placement
+from openclaw.replay import as_recorded
 from openclaw.requests.turn_ids import tool_call_id
 
 _REPEATS = 2000
@@ -26,7 +27,7 @@ _REPEATS = 2000
 
 def _request(messages: list[Message]) -> IncomingRequest:
     body = {"model": "m", "messages": messages, "stream": True, "tools": [{"type": "function"}]}
-    return IncomingRequest("/v1/chat/completions", {"user-agent": "bench"}, body, "key", time.time())
+    return as_recorded("/v1/chat/completions", {"user-agent": "bench"}, body, "key", time.time())
 
 
 def _conversation(index: ConversationIndex, name: str, with_calls: bool, turns: int) -> list[Message]:

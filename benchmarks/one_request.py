@@ -190,13 +190,14 @@ async def measure_shape(port: int, shape: Shape, sizes: list[int], ordinary: Ord
 
 def measure_equal(count: int) -> float:
     """The last hundred of so many equal requests against the first hundred: the ratio of their medians."""
-    from openclaw.conversations.index import ConversationIndex, IncomingRequest
+    from openclaw.conversations.index import ConversationIndex
+    from openclaw.replay import as_recorded
 
     index, times = ConversationIndex(), []
     body = {"model": "m", "messages": [{"role": "user", "content": "ping, are you there?"}]}
     for number in range(count):
         began = time.perf_counter()
-        placement = index.begin(IncomingRequest("/v1/chat/completions", {}, body, "key"))
+        placement = index.begin(as_recorded("/v1/chat/completions", {}, body, "key"))
         index.finish(placement, {"role": "assistant", "content": f"pong {number}"})
         times.append(time.perf_counter() - began)
     return statistics.median(times[-100:]) / statistics.median(times[:100])

@@ -3,7 +3,6 @@
     request ─ begin ─▶ OpenTurn (its place in the tree: ConversationIndex) ─ prior ─▶ the parent's turn, ids to reuse
                           │
                           ├─ commit ──▶ Turn ─▶ Spool ─▶ Store.append, fsync ─▶ "stored", else "pending" or "failed"
-                          ├─ delivered  the last frame is about to leave
                           └─ abandon ─▶ what had been sent, as an aborted turn
 
 A store that fails costs the capture and never the reply. A turn whose sampling the trainer cannot repeat (truncated,
@@ -15,22 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from slime.chat.sized_cache import SizedCache
-from slime.errors import StoreError
+from slime.errors import CaptureIsOff, StoreError, UnknownTurn
 from slime.store import Store
 from slime.types import Completion, Feedback, Message, SamplingParams, Turn, TurnKind, TurnState
 
-from openclaw.api.chat_request import ChatRequest
-from openclaw.api.errors import ApiError, bad_request
-from openclaw.api.exchange import bearer_of
 from openclaw.conversations.index import IncomingRequest, Placement
 from openclaw.conversations.recall import Recall
 from openclaw.conversations.stored_turns import keys_of
+from openclaw.requests.chat_request import ChatRequest
 from openclaw.requests.reading import Reading
 from openclaw.requests.turn_ids import new_turn_id
 from openclaw.spool import COMMIT_PATIENCE_S, Outcome, Spool
@@ -44,13 +41,12 @@ _MAX_REMEMBERED_TOKENS = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What was fed, sampled and sent; `source` is whose turns it is trained with, empty = its credential's."""
+    """What was fed, sampled and sent."""
 
     prompt_ids: tuple[int, ...]
     completion: Completion
     sampling: SamplingParams
     reply: Message
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +72,19 @@ class OpenTurn(Protocol):
         ...
 
     async def commit(self, generated: Generated) -> Outcome:
-        """Store the finished turn; returns after the fsync, and never raises for the store's sake."""
-        ...
+        """Store the finished turn; returns after the fsync, and never raises for the store's sake.
 
-    def delivered(self) -> None:
-        """The last frame is about to leave."""
+        From then on a request may continue its reply, which is about to leave.
+        """
         ...
 
     def abandon(self, reason: str, sent: Generated | None = None) -> None:
-        """The turn ended without its last frame; what was sent of it is kept, in the background."""
+        """The last frame did not leave, committed or not; what was sent is kept, in the background."""
         ...
 
 
-def capture_is_off() -> ApiError:
-    return ApiError(409, "this server captures nothing: start it with --enable-rl-intercept", code="capture_off")
+def capture_is_off() -> CaptureIsOff:
+    return CaptureIsOff("this server captures nothing: start it with --enable-rl-intercept", code="capture_off")
 
 
 class Capture(Protocol):
@@ -106,21 +101,15 @@ class Capture(Protocol):
 
     async def restore(self) -> None: ...
 
-    async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
-        """Place a request. To be called in order of arrival, which tells retries from parallel conversations.
-
-        Raises:
-            ApiError: the client names a turn type that does not exist.
-        """
+    async def begin(self, request: ChatRequest) -> OpenTurn:
+        """Place a request. To be called in order of arrival, which tells retries from parallel conversations."""
         ...
 
-    async def feedback(
-        self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
-    ) -> Heard:
-        """Store what a person said of a turn, or of the newest reply of the session that headers and body name.
+    async def feedback(self, turn_id: str | None, session: str, feedback: Feedback) -> Heard:
+        """Store what a person said of a turn or, where none is named, of the newest reply of a session.
 
         Raises:
-            ApiError: there is no such turn, the name is that of several keys' sessions, or nothing is captured.
+            RequestError: there is no such turn, the name is that of several keys' sessions, or nothing is captured.
             StoreError: it could not be stored.
         """
         ...
@@ -145,12 +134,10 @@ class CaptureOff:
     async def restore(self) -> None:
         pass
 
-    async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
-        return _UncapturedTurn(headers.get("x-session-id", ""))
+    async def begin(self, request: ChatRequest) -> OpenTurn:
+        return _UncapturedTurn(request)
 
-    async def feedback(
-        self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
-    ) -> Heard:
+    async def feedback(self, turn_id: str | None, session: str, feedback: Feedback) -> Heard:
         raise capture_is_off()
 
     async def is_writable(self) -> bool:
@@ -163,9 +150,10 @@ class CaptureOff:
 
 
 class _UncapturedTurn:
-    def __init__(self, session_id: str, outcome: Outcome = "off") -> None:
+    def __init__(self, request: ChatRequest, outcome: Outcome = "off") -> None:
+        identity = request.caller.identity
         self.turn_id = new_turn_id()
-        self.session_id = session_id or self.turn_id
+        self.session_id = identity.name if identity.name is not None and identity.is_firm else self.turn_id
         self._outcome = outcome
 
     async def prior(self) -> Turn | None:
@@ -173,9 +161,6 @@ class _UncapturedTurn:
 
     async def commit(self, generated: Generated) -> Outcome:
         return self._outcome
-
-    def delivered(self) -> None:
-        pass
 
     def abandon(self, reason: str, sent: Generated | None = None) -> None:
         pass
@@ -203,33 +188,30 @@ class CaptureOn:
         await self._recall.start()
         self._in_background(self._recall.give_keys())
 
-    async def begin(self, headers: Mapping[str, str], body: Mapping[str, Any], request: ChatRequest) -> OpenTurn:
-        incoming = IncomingRequest("/v1/chat/completions", headers, body, bearer_of(headers))
+    async def begin(self, request: ChatRequest) -> OpenTurn:
+        caller = request.caller
+        incoming = IncomingRequest(request.conversation, caller.identity, caller.credential)
         try:
-            reading = await Reading.in_slices(incoming.endpoint, body)
+            reading = await Reading.in_slices(request.conversation)
             free = await self._recall.before(incoming, reading)
             placement = self._index.begin(incoming, reading, free)
             if placement.was_answered and placement.retry_of is not None:
                 reason = "its reply was lost on the way: the client asked again"
                 self._in_background(self._store.abort(placement.retry_of, reason))
             return _CapturedTurn(self, placement, request)
-        except ValueError as error:
-            raise bad_request(str(error), "turn_type") from None
-        except Exception:  # whatever a client may send: not to be placed is no reason not to be answered
+        except Exception:  # a request is never refused because capture could not place it
             log.exception("request not placed")
             self._num_unplaced += 1
-            return _UncapturedTurn(headers.get("x-session-id", ""), "failed")
+            return _UncapturedTurn(request, "failed")
 
-    async def feedback(
-        self, headers: Mapping[str, str], body: Mapping[str, Any], turn_id: str | None, feedback: Feedback
-    ) -> Heard:
+    async def feedback(self, turn_id: str | None, session: str, feedback: Feedback) -> Heard:
         if turn_id is None:
-            await self._recall.session_named(headers, body)
-            turn_id = self._index.newest_reply(headers, body)
+            await self._recall.session_named(session)
+            turn_id = self._index.newest_reply(session)
         turn = await self._store.get(turn_id) if turn_id is not None else None
         if turn is None:
             what = f"turn {turn_id}" if turn_id is not None else "conversation of that name"
-            raise ApiError(404, f"no {what} was captured", code="turn_not_found", param="turn_id")
+            raise UnknownTurn(f"no {what} was captured", "turn_id", "turn_not_found")
         stored = await self._store.add_feedback(turn.turn_id, feedback)
         now = await self._store.get(turn.turn_id)
         log.info("feedback turn=%s kind=%s value=%s", turn.turn_id, stored.kind, stored.value)
@@ -342,12 +324,10 @@ class _CapturedTurn:
             reason = f"sampled with {_unrepeatable(generated.sampling)}, which the trainer cannot repeat"
             turn = self._turn(generated, TurnState.EXCLUDED, reason)
         self._committed = turn
-        return await self._capture._append(turn, self._placement)
-
-    def delivered(self) -> None:
-        assert self._committed is not None
+        outcome = await self._capture._append(turn, self._placement)
         self._is_finished = True
-        self._capture._index.finish(self._placement, self._committed.reply)
+        self._capture._index.finish(self._placement, turn.reply)
+        return outcome
 
     def abandon(self, reason: str, sent: Generated | None = None) -> None:
         turn = self._committed
@@ -375,7 +355,7 @@ class _CapturedTurn:
             state=state,
             retry_of=placement.retry_of,
             created_at=self._created_at,
-            source=generated.source or placement.credential,
+            source=self._request.caller.source or placement.credential,
             reason=reason,
             template_options=self._request.template_options,
             matching=placement.matching,

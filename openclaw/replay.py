@@ -18,7 +18,8 @@ from slime.errors import ConfigError
 from slime.types import Message
 
 from openclaw.conversations.index import ConversationIndex, IncomingRequest, Placement
-from openclaw.requests.identity import strip_identity
+from openclaw.requests.identity import identify, strip_identity
+from openclaw.requests.wire_formats import read_request
 
 _UNTIMED_REPLY_S = 0.05  # how long a reply took when the recording does not say
 
@@ -128,12 +129,19 @@ def _read_row(row: Mapping[str, Any], *, without_identity: bool) -> RecordedExch
     return RecordedExchange(
         client=str(row.get("client")) if "i" in row else str(row.get("source", "openclaw")),
         number=int(row.get("i", row.get("seq", 0))),
-        request=IncomingRequest(row["path"], headers, body, credential, arrived_at),
+        request=as_recorded(row["path"], headers, body, credential, arrived_at),
         reply=reply,
         reply_id=reply_id,
         is_complete=is_complete,
         ended_at=max(float(row.get("t_end") or arrived_at + _UNTIMED_REPLY_S), arrived_at + 1e-6),
     )
+
+
+def as_recorded(
+    endpoint: str, headers: Mapping[str, str], body: Mapping[str, Any], credential: str = "", arrived_at: float = 0.0
+) -> IncomingRequest:
+    """A request of any wire format, as it was sent to another server."""
+    return IncomingRequest(read_request(endpoint, body), identify(headers, body), credential, arrived_at)
 
 
 def _read_reply(reply: Mapping[str, Any]) -> tuple[Message | None, bool, str]:

@@ -11,12 +11,22 @@ import asyncio
 import math
 
 import orjson
-from slime.errors import EngineRejected, EngineUnavailable, OpenClawError, RenderError, RequestError, StoreError
+from slime.errors import (
+    CaptureIsOff,
+    EngineRejected,
+    EngineUnavailable,
+    OpenClawError,
+    RenderError,
+    RequestError,
+    StoreError,
+    UnknownTurn,
+)
 
 _MAX_MESSAGE_CHARS = 1_000
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 ENGINE_ERROR = "engine_error"
+_STATUS: dict[type[RequestError], int] = {UnknownTurn: 404, CaptureIsOff: 409}
 
 
 class ApiError(OpenClawError):
@@ -78,7 +88,8 @@ def as_api_error(error: BaseException) -> ApiError:
         case ApiError():
             return error
         case RequestError():
-            return bad_request(str(error), error.field or None, error.code or None)
+            status = _STATUS.get(type(error), 400)
+            return ApiError(status, str(error), param=error.field or None, code=error.code or None)
         case RenderError():
             return bad_request(str(error), "messages")
         case EngineUnavailable():

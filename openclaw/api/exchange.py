@@ -1,5 +1,7 @@
 """One HTTP request and its answer, over raw ASGI: read, answer, stream, notice that the client has left.
 
+    body ◀─ receive                    Answer: Opening, bytes, bytes, … Last, or Whole ─ send ─▶ frames
+
 The server's hot path needs four things of a web framework; they are here, with a bound on each.
 """
 
@@ -8,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +20,9 @@ import orjson
 from slime.chat.nesting import MAX_DEPTH, is_too_deep
 
 from openclaw.api.admission import GRACE_S, Body
-from openclaw.api.errors import ApiError, bad_request
+from openclaw.api.errors import ApiError, as_api_error, bad_request
+
+log = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -29,7 +35,40 @@ _LONG_BYTES, _MAX_CONTAINERS, _MAX_VALUES = 65_536, 32_000, 200_000
 _STEP_BYTES, _STEP_ITEMS = 1 << 20, 4_096
 WRITE_TIMEOUT_S = 60.0
 """How long a client may leave its receive window full before it counts as gone."""
+KEEP_ALIVE_S = 10.0
+"""How long a stream may be silent before a comment is sent, so that no proxy takes a slow reply for a dead one."""
 _LOOK_AFTER_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer that is not streamed."""
+
+    body: bytes
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A stream of server-sent events begins; nothing leaves before its first event, and an error has its status.
+
+    Attributes:
+        error_event: writes the event of an error that comes later, from the body that it would have had.
+    """
+
+    headers: Headers
+    error_event: Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The piece that ends a stream: a client takes the answer as complete."""
+
+    chunk: bytes
+
+
+Answer = AsyncGenerator[Whole | Opening | bytes | Last, None]
+"""What an endpoint writes: a `Whole`, or an `Opening`, pieces of the stream, and the `Last`."""
 
 
 class ClientGone(Exception):
@@ -108,6 +147,35 @@ class Exchange:
         )
         await self._write({"type": "http.response.body", "body": body})
 
+    async def send(self, answer: Answer) -> None:
+        """Send an answer as it comes. A stream that fails ends in an error event, and its connection is cut.
+
+        Raises:
+            ClientGone: the client left, or stopped reading; the answer was closed.
+            Exception: as the answer, while nothing has left.
+        """
+        stream: _Stream | None = None
+        try:
+            async with aclosing(answer), self.until_client_leaves():
+                async for piece in answer:
+                    if isinstance(piece, Opening):
+                        stream = _Stream(self, piece)
+                    elif isinstance(piece, Whole):
+                        await self.answer(200, piece.body, piece.headers)
+                    else:
+                        assert stream is not None, "an answer is whole, or begins with its opening"
+                        await stream.push(piece)
+        except ClientGone:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if stream is None or not self.is_started:
+                raise
+            log.warning("stream failed path=%s error=%s", self.path, error or type(error).__name__)
+            await self.push(stream.opening.error_event(as_api_error(error).body()))
+        finally:
+            if stream is not None:
+                stream.close()
+
     async def start_stream(self, headers: Headers = ()) -> None:
         """Status 200 and the headers of a stream of server-sent events."""
         self.is_started = True
@@ -145,6 +213,32 @@ class Exchange:
         return _UntilClientLeaves(self._receive)
 
 
+class _Stream:
+    """Pieces of a stream, and comments while there are none."""
+
+    def __init__(self, exchange: Exchange, opening: Opening) -> None:
+        self.opening = opening
+        self._exchange = exchange
+        self._comments = asyncio.get_running_loop().create_task(self._comment())
+
+    async def push(self, piece: bytes | Last) -> None:
+        if isinstance(piece, Last):
+            self.close()
+        if not self._exchange.is_started:
+            await self._exchange.start_stream(self.opening.headers)
+        await (self._exchange.end(piece.chunk) if isinstance(piece, Last) else self._exchange.push(piece))
+
+    async def _comment(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            if self._exchange.idle_s() >= KEEP_ALIVE_S:
+                with suppress(ClientGone):  # the next piece will find out
+                    await self.push(b": keep-alive\n\n")
+
+    def close(self) -> None:
+        self._comments.cancel()
+
+
 class _UntilClientLeaves:
     """Looks out for the client only once `_LOOK_AFTER_S` have passed: most answers are there before."""
 
@@ -169,7 +263,7 @@ class _UntilClientLeaves:
     def _on_event(self, watch: asyncio.Task[None]) -> None:
         if not watch.cancelled() and watch.exception() is None and self._task is not None:
             self._has_left = True
-            self._task.cancel()
+            self._task.cancel("the client left")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

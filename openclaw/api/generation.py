@@ -1,43 +1,39 @@
-"""`POST /v1/chat/completions`: from the request's bytes to the last frame, whole or token by token.
+"""Place, render, generate, commit: what becomes of a request, whichever endpoint has read it.
 
-    body ─▶ ChatRequest ─▶ capture.begin ─▶ prompt ids ─▶ engine ─▶ parser ─▶ chunks ─▶ client
-                               │  place in the tree            │                          ▲
-                               ▼                               ▼                          │ the last one
-                            prior turn ── ids to reuse ──▶  Completion ─▶ turn.commit (fsync)
+    ChatRequest ─▶ Capture.begin ─▶ prompt ids ─▶ engine ─▶ parser ─▶ Placed, Part, Part, … Reply
+                     │ place in the tree            │                                        ▲ after the commit
+                     ▼                              ▼                                        │
+                  prior turn ─ ids to reuse ─▶  Completion ─▶ OpenTurn.commit (fsync) ───────┘
 
-The last frame (the whole answer, or finish_reason, usage and [DONE] of a stream) leaves after the commit. A store that
-fails costs the capture, never the reply. A client that leaves ends the generation, and what it had got is kept as an
-aborted turn; a stream that fails ends in an error event and a cut connection.
+`Reply` comes after the commit, so that an endpoint which writes its last frame from it acknowledges nothing that is not
+on the disk. A store that fails costs the capture, never the reply. A client that leaves ends the generation, and what
+it had got is kept as an aborted turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from slime.chat import ChatFormat, ReplyParser
+from slime.chat import Delta as MessageDelta
 from slime.config.sections import LoraConfig
 from slime.engines.dialect import join_deltas
-from slime.errors import PromptTooLong
+from slime.errors import PromptTooLong, RequestError
 from slime.protocols import Delta, GenerateRequest
-from slime.types import Completion, SamplingParams
+from slime.types import Completion, Message, SamplingParams
 
-from openclaw.api.chat_reply import ChatReply, error_event, usage_of
-from openclaw.api.chat_request import ChatRequest, parse_chat_request
-from openclaw.api.errors import as_api_error, bad_request
-from openclaw.api.exchange import ClientGone, Exchange, json_object
-from openclaw.api.routing import Route, route
 from openclaw.capture import Capture, Generated, OpenTurn
 from openclaw.engine_pool import EnginePool
+from openclaw.requests.chat_request import ChatRequest
 from openclaw.requests.turn_ids import tool_call_id
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 10.0
 _LONG_BODY_BYTES = 48_000
 """From here on rendering leaves the event loop: it would hold up the chunks of everybody else."""
 _BYTES_PER_TOKEN, _SPARE_BYTES = 32, 262_144
@@ -62,174 +58,166 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """The request has its place in the tree and its prompt; nothing is sampled yet."""
+
+    turn_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens as they are sampled.
+
+    Attributes:
+        deltas: pieces of the assistant message; none where it is not streamed, or its text may still become a tag.
+        token_ids, logprobs: of the tokens that have a text.
+    """
+
+    deltas: list[MessageDelta]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The whole reply, after its turn was committed.
+
+    Attributes:
+        message: the assistant message.
+        finish_reason: `stop`, `length` or `tool_calls`.
+        capture: what became of the turn: `stored`, `pending`, `failed` or `off`.
+    """
+
+    turn_id: str
+    message: Message
+    finish_reason: str
+    num_prompt_tokens: int
+    num_reply_tokens: int
+    capture: str
+
+
+Event = Placed | Part | Reply
+
+
+@dataclass(frozen=True, slots=True)
 class _Job:
-    """A request that has its place in the tree and its prompt; `deltas` is what was sampled so far."""
+    """A request that has its place in the tree and its prompt; `sampled` is what came so far."""
 
     request: ChatRequest
     turn: OpenTurn
-    route: Route
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     parser: ReplyParser
-    reply: ChatReply
-    deltas: list[Delta] = field(default_factory=list)
+    sampled: list[Delta] = field(default_factory=list)
 
     def engine_request(self) -> GenerateRequest:
-        return GenerateRequest(self.turn.turn_id, self.prompt_ids, self.sampling, self.route.adapter)
+        return GenerateRequest(self.turn.turn_id, self.prompt_ids, self.sampling, self.request.caller.adapter)
+
+    def read(self, delta: Delta) -> Part:
+        """What leaves for a delta of a stream."""
+        self.sampled.append(delta)
+        deltas = self.parser.feed(delta.text)
+        if delta.finish_reason is not None:
+            deltas += self.parser.finish()
+        return self.part(deltas, delta.token_ids, delta.logprobs)
+
+    def read_whole(self, completion: Completion) -> Part:
+        """What leaves for a reply that is not streamed."""
+        self.parser.feed(completion.text)
+        self.parser.finish()
+        return self.part([], completion.token_ids, completion.logprobs)
+
+    def part(self, deltas: list[MessageDelta], token_ids: Sequence[int], logprobs: Sequence[float]) -> Part:
+        """Log-probs go with the text: that of the token that ended the reply, which has none, does not."""
+        if token_ids and token_ids[-1] in self.sampling.stop_token_ids:
+            token_ids, logprobs = token_ids[:-1], logprobs[:-1]
+        return Part(deltas, token_ids, logprobs)
 
     def generated(self, completion: Completion) -> Generated:
-        return Generated(self.prompt_ids, completion, self.sampling, self.parser.message(), self.route.source)
+        return Generated(self.prompt_ids, completion, self.sampling, self.parser.message())
 
-    def last_words(self, completion: Completion, outcome: str) -> tuple[str, dict[str, int], dict[str, str]]:
-        """finish_reason, usage, and what became of the turn."""
-        calls_tools = completion.finish_reason == "stop" and self.parser.num_tool_calls > 0
-        usage = usage_of(len(self.prompt_ids), len(completion.token_ids))
+    def reply(self, generated: Generated, outcome: str) -> Reply:
+        completion, finish_reason = generated.completion, generated.completion.finish_reason
         log.debug(
             "served turn=%s session=%s messages=%d prompt=%d reply=%d finish=%s capture=%s",
             *(self.turn.turn_id, self.turn.session_id, len(self.request.messages), len(self.prompt_ids)),
-            *(len(completion.token_ids), completion.finish_reason, outcome),
+            *(len(completion.token_ids), finish_reason, outcome),
         )
-        note = {"turn": self.turn.turn_id, "capture": outcome}
-        return "tool_calls" if calls_tools else completion.finish_reason, usage, note
+        if finish_reason == "stop" and self.parser.num_tool_calls > 0:
+            finish_reason = "tool_calls"
+        num_tokens = len(self.prompt_ids), len(completion.token_ids)
+        return Reply(self.turn.turn_id, generated.reply, finish_reason, *num_tokens, outcome)
 
 
-class ChatCompletions:
-    """The endpoint."""
+class Generation:
+    """Generates replies, and has them captured."""
 
     def __init__(self, model: ServedModel, engines: EnginePool, capture: Capture) -> None:
-        self._model = model
+        self.model = model
         self._engines = engines
         self._capture = capture
 
-    async def serve(self, exchange: Exchange, raw: bytes) -> None:
-        """Answer one request. What it raises, it raises before anything was sent, or for a client that is gone."""
-        self._refuse_hopeless(raw)
-        body = await json_object(raw)
-        request = parse_chat_request(body, self._model.default_max_tokens)
-        turn = await self._capture.begin(exchange.headers, body, request)
+    def check_size(self, num_bytes: int) -> None:
+        """Refuse a body that cannot fit the context window, before it is parsed, placed and tokenised.
+
+        Raises: RequestError.
+        """
+        if num_bytes > _SPARE_BYTES + _BYTES_PER_TOKEN * self.model.max_context:
+            raise _too_long(self.model, f"the request has {num_bytes} bytes. Please shorten the messages")
+
+    async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
+        """Answer a request, event by event; closing the iterator before its end abandons the turn.
+
+        Raises:
+            RequestError: the messages do not fit the context window.
+            RenderError: the model's chat template cannot express them.
+            EngineError: no engine generates the reply; a stream may break off after its first parts.
+        """
+        turn = await self._capture.begin(request)
         job: _Job | None = None
         try:
-            async with exchange.until_client_leaves():
-                way = route(self._model.lora, exchange.headers, body)
-                job = await self._prepare(request, turn, way, len(raw))
-                await (self._stream(exchange, job) if request.stream else self._answer(exchange, job))
-        except (Exception, asyncio.CancelledError) as error:
-            reason = "the client left" if isinstance(error, ClientGone) else f"{error or type(error).__name__}"
-            sent = job.generated(join_deltas(job.deltas, "abort")) if job is not None and job.deltas else None
+            job = await self._prepare(request, turn)
+            yield Placed(turn.turn_id)
+            if request.stream:
+                async with aclosing(self._engines.stream(job.engine_request(), turn.session_id)) as stream:
+                    async for delta in stream:
+                        yield job.read(delta)
+                completion = join_deltas(job.sampled)
+            else:
+                completion = await self._engines.generate(job.engine_request(), turn.session_id)
+                yield job.read_whole(completion)
+            generated = job.generated(completion)
+            yield job.reply(generated, await turn.commit(generated))
+        except (Exception, asyncio.CancelledError, GeneratorExit) as error:
+            reason = "the client left" if isinstance(error, GeneratorExit) else f"{error or type(error).__name__}"
+            sent = job.generated(join_deltas(job.sampled, "abort")) if job is not None and job.sampled else None
             turn.abandon(reason, sent)
-            if exchange.is_started and not isinstance(error, ClientGone):
-                log.warning("stream failed turn=%s error=%s", turn.turn_id, reason)
-                await exchange.push(error_event(as_api_error(error).body()))
-            elif not exchange.is_started:
-                raise
+            log.info("reply broke off turn=%s error=%s", turn.turn_id, reason)
+            raise
 
-    def _refuse_hopeless(self, raw: bytes) -> None:
-        """Refuse a body that cannot fit the context window, before it is parsed, placed and tokenised."""
-        if len(raw) > _SPARE_BYTES + _BYTES_PER_TOKEN * self._model.max_context:
-            raise bad_request(
-                f"This model's maximum context length is {self._model.max_context} tokens, but the request has "
-                f"{len(raw)} bytes. Please shorten the messages.",
-                "messages",
-                "context_length_exceeded",
-            )
-
-    async def _prepare(self, request: ChatRequest, turn: OpenTurn, way: Route, num_bytes: int) -> _Job:
-        chat = self._model.chat
+    async def _prepare(self, request: ChatRequest, turn: OpenTurn) -> _Job:
+        chat = self.model.chat
         tools = request.tools if request.offers_tools else ()
         prior = await turn.prior()
-        longest = self._model.max_context - 1
+        longest = self.model.max_context - 1
         render = partial(
             chat.render, request.messages, tools, prior, options=request.template_options, max_tokens=longest
         )
         try:
-            prompt_ids = await asyncio.to_thread(render) if num_bytes > _LONG_BODY_BYTES else render()
+            prompt_ids = await asyncio.to_thread(render) if request.num_bytes > _LONG_BODY_BYTES else render()
         except PromptTooLong:
-            raise bad_request(
-                f"This model's maximum context length is {self._model.max_context} tokens, but the messages have "
-                "more. Please shorten them.",
-                "messages",
-                "context_length_exceeded",
-            ) from None
-        limit = min(request.sampling.max_new_tokens, self._model.max_context - len(prompt_ids))
+            raise _too_long(self.model, "the messages have more. Please shorten them") from None
+        limit = min(request.sampling.max_new_tokens, self.model.max_context - len(prompt_ids))
         parser = chat.parser(
             prompt_ids,
             with_tools=request.offers_tools,
             tool_call_id=partial(tool_call_id, turn.turn_id),
             streams_arguments=request.stream,
         )
-        reply = ChatReply(
-            f"chatcmpl-{turn.turn_id}",
-            self._model.name,
-            include_usage=request.include_usage,
-            token_text=chat.token_text if request.wants_logprobs else None,
-        )
         sampling = replace(request.sampling, max_new_tokens=limit, stop_token_ids=chat.stop_token_ids)
-        return _Job(request, turn, way, prompt_ids, sampling, parser, reply)
-
-    async def _answer(self, exchange: Exchange, job: _Job) -> None:
-        completion = await self._engines.generate(job.engine_request(), job.turn.session_id)
-        job.parser.feed(completion.text)
-        job.parser.finish()
-        self._note_logprobs(job, completion.token_ids, completion.logprobs)
-        generated = job.generated(completion)
-        outcome = await job.turn.commit(generated)
-        body = job.reply.whole(generated.reply, *job.last_words(completion, outcome))
-        job.turn.delivered()
-        await exchange.answer(200, body, [*_headers(job), (b"x-openclaw-capture", outcome.encode())])
-
-    async def _stream(self, exchange: Exchange, job: _Job) -> None:
-        async with _kept_alive(exchange, job):
-            stream = self._engines.stream(job.engine_request(), job.turn.session_id)
-            async with contextlib.aclosing(stream):
-                async for delta in stream:
-                    job.deltas.append(delta)
-                    if chunks := self._chunks(job, delta):
-                        await _open(exchange, job)
-                        await exchange.push(chunks)
-            completion = join_deltas(job.deltas)
-            outcome = await job.turn.commit(job.generated(completion))
-        await _open(exchange, job)
-        job.turn.delivered()
-        await exchange.end(job.reply.last_chunks(*job.last_words(completion, outcome)))
-
-    def _chunks(self, job: _Job, delta: Delta) -> bytes:
-        """What leaves for a delta; nothing while its text may still turn out to be a tag."""
-        self._note_logprobs(job, delta.token_ids, delta.logprobs)
-        pieces = job.parser.feed(delta.text)
-        if delta.finish_reason is not None:
-            pieces += job.parser.finish()
-        return b"".join([job.reply.chunk(piece) for piece in pieces])
-
-    def _note_logprobs(self, job: _Job, token_ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Log-probs go with the text: that of the token that ended the reply, which has none, does not."""
-        if token_ids and token_ids[-1] in self._model.chat.stop_token_ids:
-            token_ids, logprobs = token_ids[:-1], logprobs[:-1]
-        job.reply.tokens(token_ids, logprobs)
+        return _Job(request, turn, prompt_ids, sampling, parser)
 
 
-async def _open(exchange: Exchange, job: _Job) -> None:
-    if not exchange.is_started:
-        await exchange.start_stream(_headers(job))
-
-
-@contextlib.asynccontextmanager
-async def _kept_alive(exchange: Exchange, job: _Job) -> AsyncIterator[None]:
-    """Comments go out while no chunk does, so that nobody on the way takes a slow reply for a dead one."""
-
-    async def comment() -> None:
-        while True:
-            await asyncio.sleep(KEEP_ALIVE_S)
-            if exchange.idle_s() >= KEEP_ALIVE_S:
-                with contextlib.suppress(ClientGone):  # the reply itself will find out
-                    await _open(exchange, job)
-                    await exchange.push(b": keep-alive\n\n")
-
-    task = asyncio.get_running_loop().create_task(comment())
-    try:
-        yield
-    finally:
-        task.cancel()
-
-
-def _headers(job: _Job) -> list[tuple[bytes, bytes]]:
-    return [(b"x-openclaw-turn", job.turn.turn_id.encode())]
+def _too_long(model: ServedModel, what: str) -> RequestError:
+    message = f"This model's maximum context length is {model.max_context} tokens, but {what}."
+    return RequestError(message, "messages", "context_length_exceeded")

@@ -22,12 +22,12 @@ from slime.types import TurnKind
 
 from openclaw.conversations.known_turns import KnownTurn, KnownTurns, ReplyState
 from openclaw.conversations.postings import MAX_LOOKED_AT
+from openclaw.requests.canonical import CanonicalMessage, alphanumeric
 from openclaw.requests.identity import Identity
 from openclaw.requests.kinds import kind_of
 from openclaw.requests.plain_text import clipped, collapse, text_lines
 from openclaw.requests.reading import SEARCHED_TEXT, Reading, backward_keys, calls_key, forward_keys, whole_key
 from openclaw.requests.turn_ids import turn_of
-from openclaw.requests.wire_formats import CanonicalMessage, alphanumeric
 
 _CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
 _FULL_ID = 12  # letters and digits of an id that names one call; shorter ones (`call_1`) are a client's counters

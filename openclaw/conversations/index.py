@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from slime.errors import RequestError
 from slime.types import Message, TurnKind, TurnState
 
-from openclaw.api.errors import bad_request
 from openclaw.conversations import linking
 from openclaw.conversations.ancestry import Anchor, AnchorSearch
 from openclaw.conversations.known_turns import CONTINUATIONS, KnownTurn, KnownTurns, ReplyState, SessionState
@@ -30,12 +30,12 @@ from openclaw.conversations.postings import Shares
 from openclaw.conversations.repeats import find_retried, is_continued
 from openclaw.conversations.sessions import Request, SessionChooser
 from openclaw.conversations.stored_turns import StoredTurn, known_from, matching_of, owner_of, take_reply
-from openclaw.requests.identity import identify
+from openclaw.requests.canonical import CanonicalRequest, with_text
+from openclaw.requests.identity import Identity
 from openclaw.requests.kinds import is_summary_order, kind_of
 from openclaw.requests.plain_text import clipped, is_ephemeral, is_poll, plain_user_text
 from openclaw.requests.reading import KEPT_TEXT, Reading
 from openclaw.requests.turn_ids import new_turn_id
-from openclaw.requests.wire_formats import with_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,14 @@ class IncomingRequest:
     """A request as it reached the server.
 
     Attributes:
-        endpoint: its path, e.g. `/v1/chat/completions`.
-        headers: names in lower case.
+        identity: what the client says about itself.
         credential: the API key as it was sent; only a hash of it is kept.
         arrived_at: seconds on the index's clock; 0 is now.
         connection: whatever names the client's connection or client object; breaks ties only.
     """
 
-    endpoint: str
-    headers: Mapping[str, str]
-    body: Mapping[str, Any]
+    conversation: CanonicalRequest
+    identity: Identity = Identity()
     credential: str = ""
     arrived_at: float = 0.0
     connection: str | None = None
@@ -139,12 +137,10 @@ class ConversationIndex:
             reading: of the request, where it was read already.
             free: session ids that are certainly no other credential's; None where none is but of those remembered.
 
-        Raises:
-            ValueError: the client names a turn type that does not exist.
         """
         credential = hash_credential(request.credential)
-        reading = reading or Reading(request.endpoint, request.body)
-        identity = identify(request.headers, request.body, reading.raw_first_user)
+        reading = reading or Reading(request.conversation)
+        identity = request.identity.or_named_in(reading.raw_first_user)
         known = self._known.setdefault(credential, KnownTurns())
         now = request.arrived_at or self._clock()
 
@@ -255,18 +251,15 @@ class ConversationIndex:
             if stored.retry_of is not None and stored.retry_of in known.turns:
                 known.turns[stored.retry_of].retried_by = turn.turn_id
 
-    def newest_reply(self, headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
-        """The turn of the last delivered reply in the newest session of the name that headers and body give.
+    def newest_reply(self, name: str) -> str | None:
+        """The turn of the last delivered reply in the newest session that clients call so.
 
         Raises:
-            ApiError: they give no name, or sessions of several API keys have it.
+            RequestError: sessions of several API keys have the name.
         """
-        name = identify(headers, body, "").name
-        if name is None:
-            raise bad_request("name the turn with turn_id, or its session by header, session_id or user", "turn_id")
         holders = [known for known in self._known.values() if name in known.newest_session_of]
         if len(holders) > 1:
-            raise bad_request("sessions of several API keys have this name: name the turn with turn_id", "turn_id")
+            raise RequestError("sessions of several API keys have this name: name the turn with turn_id", "turn_id")
         for known in holders:
             session = known.sessions[known.newest_session_of[name]]
             return session.newest_reply if session.newest_reply in known.turns else None

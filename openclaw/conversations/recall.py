@@ -12,9 +12,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from itertools import islice
-from typing import Any
 
 from slime.errors import StoreError
 from slime.store import Store
@@ -30,7 +29,6 @@ from openclaw.conversations.stored_turns import (
     wanted_keys,
     wanted_turns,
 )
-from openclaw.requests.identity import identify
 from openclaw.requests.reading import Reading
 
 log = logging.getLogger(__name__)
@@ -77,9 +75,6 @@ class Recall:
 
         Returns:
             Session ids that are certainly not another credential's; None where nobody is but those remembered.
-
-        Raises:
-            ValueError: as `ConversationIndex.begin`.
         """
         if not self._store_has_more:
             return None
@@ -94,7 +89,7 @@ class Recall:
             if time.monotonic() - began > _SLICE_S:
                 await asyncio.sleep(0)
                 began = time.monotonic()
-        name = identify(request.headers, request.body, reading.raw_first_user).name
+        name = request.identity.or_named_in(reading.raw_first_user).name
         names = [name] if name is not None and name not in known.newest_session_of else []
         if not (turn_ids or keys or names):
             return ()
@@ -114,10 +109,9 @@ class Recall:
         owners = {name: owner_of(note) for name, note in recalled.beginnings.items()}
         return [name for name in names if owners.get(name, credential) == credential]
 
-    async def session_named(self, headers: Mapping[str, str], body: Mapping[str, Any]) -> None:
-        """Bring back the newest turns of the session that headers and body name, whoever's it is."""
-        name = identify(headers, body, "").name
-        if name is None or not self._store_has_more:
+    async def session_named(self, name: str) -> None:
+        """Bring back the newest turns of the session that a client called so, of any credential."""
+        if not self._store_has_more:
             return
         beginning = (await self._store.recall((), (), [name])).beginnings.get(name)
         if beginning is not None and (owner := owner_of(beginning)) is not None:

@@ -18,10 +18,10 @@ from slime.messages import text_of
 from slime.types import Message, TurnKind, TurnState
 
 from openclaw.conversations.known_turns import KnownTurn, KnownTurns, SessionState
+from openclaw.requests.canonical import alphanumeric
 from openclaw.requests.plain_text import summary_core, text_lines
 from openclaw.requests.reading import KEPT_TEXT, Reading, backward_keys, calls_key, forward_keys, whole_key
 from openclaw.requests.turn_ids import turn_of
-from openclaw.requests.wire_formats import alphanumeric
 
 MAX_WANTED = 64
 """Turns that are looked for by name, and keys that are looked for, for one request."""

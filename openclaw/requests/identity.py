@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from slime.errors import nearest
+from slime.errors import RequestError, nearest
 from slime.types import TurnKind
 
 from openclaw.requests.plain_text import clipped
@@ -96,14 +96,21 @@ class Identity:
     retry_count: int = 0
     trace: str | None = None
 
+    def or_named_in(self, first_user_text: str) -> Identity:
+        """The same, with the name that a line of the conversation's first message gives, where there is no other."""
+        if self.name is not None or "Runtime: agent=" not in first_user_text:
+            return self
+        match = _RUNTIME.search(clipped(first_user_text, _SEARCHED))
+        return self if match is None else replace(self, name=_bounded(match.group(2)))
 
-def identify(headers: Mapping[str, str], body: Mapping[str, Any], first_user_text: str) -> Identity:
-    """What headers (names in lower case), body and text say, strongest first.
+
+def identify(headers: Mapping[str, str], body: Mapping[str, Any]) -> Identity:
+    """What headers (names in lower case) and body say, strongest first.
 
     Raises:
-        ValueError: the turn type is none of main, side, retry, branch, compaction.
+        RequestError: the turn type is none of main, side, retry, branch, compaction.
     """
-    name, is_firm, source = _name(headers, body, first_user_text)
+    name, is_firm, source = _name(headers, body)
     name = _bounded(name) if name is not None else None
     said = headers.get(TURN_TYPE_HEADER) or body.get(BODY_TURN_TYPE)
     done = headers.get(DONE_HEADER, body.get(BODY_DONE))
@@ -128,7 +135,7 @@ def strip_identity(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple
     )
 
 
-def _name(headers: Mapping[str, str], body: Mapping[str, Any], first_user_text: str) -> tuple[str | None, bool, str]:
+def _name(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[str | None, bool, str]:
     for header in FIRM_HEADERS:
         if value := headers.get(header):
             agent = headers.get(AGENT_HEADER)
@@ -139,8 +146,6 @@ def _name(headers: Mapping[str, str], body: Mapping[str, Any], first_user_text: 
         return value, False, "body"
     if value := _text(body.get("user")):
         return value, False, "user"
-    if "Runtime: agent=" in first_user_text and (match := _RUNTIME.search(clipped(first_user_text, _SEARCHED))):
-        return match.group(2), False, "content"
     return None, False, "content"
 
 
@@ -180,5 +185,7 @@ def _turn_kind(said: object) -> TurnKind:
     word = str(said)[:_NAME_HEAD].strip().lower()
     kinds = [kind.value for kind in TurnKind]
     if word not in kinds:
-        raise ValueError(f"turn type must be one of {', '.join(kinds)}, not {word!r}{nearest(word, kinds)}")
+        raise RequestError(
+            f"turn type must be one of {', '.join(kinds)}, not {word!r}{nearest(word, kinds)}", "turn_type"
+        )
     return TurnKind(word)

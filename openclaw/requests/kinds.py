@@ -14,8 +14,8 @@ import re
 
 from slime.types import TurnKind
 
+from openclaw.requests.canonical import CanonicalMessage, CanonicalRequest
 from openclaw.requests.plain_text import clipped, is_ephemeral, plain_user_text
-from openclaw.requests.wire_formats import CanonicalMessage, CanonicalRequest
 
 _TASK = 300  # characters of a user's message within which a label is asked for
 _HEAD = 1200  # characters of an instruction within which its task is named

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
 from zlib import crc32
 
 from slime.types import Message
 
+from openclaw.requests.canonical import CanonicalMessage, CanonicalRequest
 from openclaw.requests.plain_text import (
     clipped,
     collapse,
@@ -27,7 +27,6 @@ from openclaw.requests.plain_text import (
     text_lines,
     without_thinking,
 )
-from openclaw.requests.wire_formats import CanonicalMessage, read_request
 
 KEPT_TEXT = 2000  # characters of a text that are compared
 SEARCHED_TEXT = 65_536  # characters of people's words in which replies and their words are looked for
@@ -101,16 +100,16 @@ class Reading:
         has_assistant: whether anybody's reply stands in it.
     """
 
-    def __init__(self, endpoint: str, body: Mapping[str, Any]) -> None:
-        self._open(endpoint, body)
+    def __init__(self, request: CanonicalRequest) -> None:
+        self._open(request)
         for _ in self._read():
             pass
 
     @classmethod
-    async def in_slices(cls, endpoint: str, body: Mapping[str, Any]) -> Reading:
+    async def in_slices(cls, request: CanonicalRequest) -> Reading:
         """The same for a long request: whatever else the event loop has to do gets its turn every few milliseconds."""
         reading = cls.__new__(cls)
-        reading._open(endpoint, body)
+        reading._open(request)
         began = time.monotonic()
         for _ in reading._read():
             if time.monotonic() - began > _SLICE_S:
@@ -118,9 +117,9 @@ class Reading:
                 began = time.monotonic()
         return reading
 
-    def _open(self, endpoint: str, body: Mapping[str, Any]) -> None:
-        self.request = read_request(endpoint, body)
-        self.messages = self.request.messages
+    def _open(self, request: CanonicalRequest) -> None:
+        self.request = request
+        self.messages = request.messages
         self.raw_first_user = ""
         self.first_assistant = len(self.messages)
         self._user_texts: dict[int, str] = {}

@@ -18,7 +18,7 @@ _TIME_DIGITS = 9  # milliseconds since 1970 in base 36: enough until the year 51
 _CHANCE_DIGITS = 11  # 56 bits
 
 _TURN_ID = re.compile(r"t[0-9a-z]{20}")
-_MADE_FROM = re.compile(r"[a-z]{2,8}_?(t[0-9a-z]{20})(?:n[0-9]+)?")
+_MADE_FROM = re.compile(r"[a-z]{2,8}[_-]?(t[0-9a-z]{20})(?:n[0-9]+)?")
 
 
 def _base36(number: int, digits: int) -> str:

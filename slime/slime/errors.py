@@ -4,6 +4,8 @@ OpenClawError
 ├── ConfigError            a flag, variable, YAML key or file the user wrote; shown as one line, exit code 2
 │   └── PluginError        a hook path, name, signature or output
 ├── RequestError           a field of a request or of a recorded conversation that is not as it must be
+│   ├── UnknownTurn        it names a turn or a session that was not captured
+│   └── CaptureIsOff       it is about captured turns, and the server captures none
 ├── RenderError            messages that the model's chat template cannot express
 │   └── PromptTooLong      they have more tokens than the model can be fed
 ├── StoreError             the turn store
@@ -54,6 +56,14 @@ class RequestError(OpenClawError):
         super().__init__(message)
         self.field = field
         self.code = code
+
+
+class UnknownTurn(RequestError):
+    """A turn or session is named that was not captured."""
+
+
+class CaptureIsOff(RequestError):
+    """Captured turns are asked about, and the server captures none."""
 
 
 class RenderError(OpenClawError):

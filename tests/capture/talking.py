@@ -8,7 +8,8 @@ from typing import Any
 
 from slime.types import Completion, Message, SamplingParams, Turn, TurnState, VersionSpan
 
-from openclaw.conversations.index import ConversationIndex, IncomingRequest, Placement
+from openclaw.conversations.index import ConversationIndex, Placement
+from openclaw.replay import as_recorded
 from openclaw.requests.turn_ids import tool_call_id
 
 CHAT = "/v1/chat/completions"
@@ -46,7 +47,7 @@ class Server:
     def __init__(self, index: ConversationIndex | None = None) -> None:
         self.index = index or ConversationIndex()
         self.stored: list[Turn] = []
-        self._requests: dict[str, IncomingRequest] = {}
+        self._requests: dict[str, tuple[tuple[Message, ...], float]] = {}
         self._clock = itertools.count(1_800_000_000)
 
     def begin(
@@ -60,13 +61,13 @@ class Server:
         **body: Any,
     ) -> Placement:
         body = {"model": "m", "messages": list(messages), **({"tools": TOOLS} if tools else {}), **body}
-        request = IncomingRequest(endpoint, headers or {}, body, credential, float(next(self._clock)))
+        request = as_recorded(endpoint, headers or {}, body, credential, float(next(self._clock)))
         placement = self.index.begin(request)
-        self._requests[placement.turn_id] = request
+        self._requests[placement.turn_id] = tuple(body.get("messages") or ()), request.arrived_at
         return placement
 
     def finish(self, placement: Placement, reply: Message, *, delivered: bool = True) -> None:
-        request = self._requests.pop(placement.turn_id)
+        messages, arrived_at = self._requests.pop(placement.turn_id)
         self.index.finish(placement, reply, delivered=delivered, ended_at=float(next(self._clock)))
         self.stored.append(
             Turn(
@@ -74,14 +75,14 @@ class Server:
                 session_id=placement.session_id,
                 parent_id=placement.parent_id,
                 kind=placement.kind,
-                messages=tuple(request.body.get("messages") or ()),
+                messages=messages,
                 prompt_ids=(1,),
                 completion=Completion((2,), (-0.5,), "x", "stop", (VersionSpan(0, 0, 1),)),
                 sampling=SamplingParams(),
                 reply=reply,
                 state=TurnState.SERVED if delivered else TurnState.ABORTED,
                 retry_of=placement.retry_of,
-                created_at=request.arrived_at,
+                created_at=arrived_at,
                 matching=placement.matching,
             )
         )

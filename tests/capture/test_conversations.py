@@ -6,16 +6,19 @@ import time
 from collections import OrderedDict
 
 import pytest
+from slime.errors import RequestError
 from slime.types import TurnKind
 from talking import CHAT, Server, assistant, calling, result, user
 
 from openclaw.conversations.ancestry import AnchorSearch
-from openclaw.conversations.index import ConversationIndex, IncomingRequest, hash_credential
+from openclaw.conversations.index import ConversationIndex, hash_credential
 from openclaw.conversations.known_turns import KnownTurn
 from openclaw.conversations.stored_turns import wanted_turns
+from openclaw.replay import as_recorded
 from openclaw.requests.identity import Identity
 from openclaw.requests.reading import Reading
 from openclaw.requests.turn_ids import tool_call_id, turn_of
+from openclaw.requests.wire_formats import read_request
 
 MAIN, SIDE, RETRY, BRANCH, COMPACTION = (
     TurnKind.MAIN,
@@ -275,7 +278,7 @@ def test_what_the_client_says_of_the_turn_wins(server: Server) -> None:
         [{"role": "system", "content": "Generate a short title"}, user("Hello")], tools=False, turn_type="main"
     )
     assert (main.kind, main.is_done) == (MAIN, False)
-    with pytest.raises(ValueError, match="did you mean side"):
+    with pytest.raises(RequestError, match="did you mean side"):
         server.begin([user("Hello")], headers={"x-turn-type": "sid"})
 
 
@@ -353,8 +356,8 @@ def test_forgotten_turns_are_wanted_until_they_are_restored() -> None:
         server.answer([user(text)], "Yes.")
     assert server.index.num_turns == 2
     messages = [user("One?"), reply, result(reply["tool_calls"][0]["id"], "1")]
-    request = IncomingRequest("/v1/chat/completions", {}, {"messages": messages}, "key", 1_800_001_000.0)
-    reading, known = Reading(request.endpoint, request.body), server.index.known(hash_credential("key"))
+    request = as_recorded("/v1/chat/completions", {}, {"messages": messages}, "key", 1_800_001_000.0)
+    reading, known = Reading(request.conversation), server.index.known(hash_credential("key"))
     assert list(wanted_turns(reading, known)) == [first.turn_id]
     server.index.restore([server.stored[0]])
     assert list(wanted_turns(reading, known)) == []
@@ -431,7 +434,7 @@ def test_of_two_equal_answered_questions_none_counts_as_lost() -> None:
 
 def test_a_wall_clock_that_jumps_makes_no_new_conversation_of_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     index = ConversationIndex()
-    request = IncomingRequest(CHAT, {"x-session-id": "s"}, {"model": "m", "messages": [user("Hi")]}, "key")
+    request = as_recorded(CHAT, {"x-session-id": "s"}, {"model": "m", "messages": [user("Hi")]}, "key")
     first = index.begin(request)
     index.fail(first)
     jumped = time.time() + 7200
@@ -472,7 +475,10 @@ def test_a_request_that_repeats_a_known_reply_without_end_is_placed_in_bounded_t
     for count in (500, 1000, 2000):
         messages = [part for number in range(count) for part in (user(f"odd {number}"), assistant("ok"))]
         search = AnchorSearch(
-            Reading(CHAT, {"messages": messages}), server.index.known(hash_credential("key")), Identity(), None
+            Reading(read_request(CHAT, {"messages": messages})),
+            server.index.known(hash_credential("key")),
+            Identity(),
+            None,
         )
         search.find()
         steps.append(search.num_steps)

@@ -27,10 +27,12 @@ import slime.judging
 from talking import CHAT, assistant, user
 
 import openclaw
-from openclaw.conversations.index import ConversationIndex, IncomingRequest
+from openclaw.conversations.index import ConversationIndex
+from openclaw.replay import as_recorded
 from openclaw.requests.kinds import kind_of
 from openclaw.requests.plain_text import plain_user_text, summary_core, text_lines
 from openclaw.requests.reading import Reading
+from openclaw.requests.wire_formats import read_request
 
 PACKAGES = (openclaw, slime.chat, slime.judging)
 ENOUGH_S = 0.002
@@ -279,20 +281,20 @@ def test_hostile_texts_are_read_in_proportion_to_their_length(pump: str) -> None
 
 
 def _place_user(text: str) -> None:
-    reading = Reading(CHAT, {"messages": [user(text)]})
+    reading = Reading(read_request(CHAT, {"messages": [user(text)]}))
     kind_of(reading.request, has_our_replies=False)
-    ConversationIndex().begin(IncomingRequest(CHAT, {}, {"messages": [user(text)]}))
+    ConversationIndex().begin(as_recorded(CHAT, {}, {"messages": [user(text)]}))
 
 
 def _place_history(text: str) -> None:
     messages = [user("Hi"), assistant(text), user("Go on")]
-    ConversationIndex().begin(IncomingRequest(CHAT, {}, {"messages": messages}))
+    ConversationIndex().begin(as_recorded(CHAT, {}, {"messages": messages}))
 
 
 def test_a_reply_that_degenerates_is_taken_in_at_once() -> None:
     def finish(text: str) -> None:
         index = ConversationIndex()
-        placement = index.begin(IncomingRequest(CHAT, {}, {"messages": [user("Hi")]}))
+        placement = index.begin(as_recorded(CHAT, {}, {"messages": [user("Hi")]}))
         index.finish(placement, assistant(text))
 
     for pump in ("<think>", "<think>\n", "\n", "<analysis>"):

@@ -14,9 +14,10 @@ from slime.store import Store
 from slime.types import Completion, Message, SamplingParams, Turn, TurnState, VersionSpan
 from talking import CHAT, assistant, calling, result, user
 
-from openclaw.conversations.index import ConversationIndex, IncomingRequest, Placement
+from openclaw.conversations.index import ConversationIndex, Placement
 from openclaw.conversations.recall import Recall
 from openclaw.conversations.stored_turns import keys_of
+from openclaw.replay import as_recorded
 from openclaw.requests.reading import Reading
 
 
@@ -36,8 +37,8 @@ class Server:
         self, messages: Sequence[Message], *, credential: str = "key", headers: Mapping[str, str] | None = None
     ) -> Placement:
         body = {"model": "m", "messages": list(messages)}
-        request = IncomingRequest(CHAT, headers or {}, body, credential)
-        reading = Reading(CHAT, body)
+        request = as_recorded(CHAT, headers or {}, body, credential)
+        reading = Reading(request.conversation)
         return self.index.begin(request, reading, await self.recall.before(request, reading))
 
     async def answer(self, messages: Sequence[Message], reply: str | Message, **about: Any) -> Placement:

@@ -13,7 +13,9 @@ from slime.judging.llm.prompts import message_text
 from slime.messages import calls_of, parts_of, read_message, text_of
 from slime.plugins.rewards import _text
 
-from openclaw.api.chat_request import parse_chat_request
+from openclaw.api.endpoints.chat_completions import read_chat_request
+from openclaw.api.incoming import Incoming
+from openclaw.requests.chat_request import Caller
 from openclaw.requests.wire_formats import read_request
 
 PARTS = [{"type": "text", "text": "one"}, "two", {"type": "refusal", "refusal": "three"}]
@@ -37,7 +39,7 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "field"), WRONG)
 def test_a_request_and_a_file_refuse_the_same_messages_in_the_same_words(value: Any, field: str) -> None:
     with pytest.raises(RequestError) as in_request:
-        parse_chat_request({"messages": [value]}, 100)
+        read_chat_request(Incoming({"messages": [value]}, Caller()), 100)
     assert in_request.value.field == f"messages[0]{field}"
     with pytest.raises(ConfigError) as in_file:
         parse_conversation({"messages": [value]}, "talks.jsonl:3")

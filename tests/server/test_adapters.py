@@ -12,7 +12,7 @@ from slime.engines.adapter_versions import FRESH_S
 from slime.engines.dialect import LoadAdapterCall
 from slime.types import Turn
 
-from openclaw.api.routing import route
+from openclaw.api.incoming import caller_of
 
 PER_USER = LoraConfig(use_lora=True, adapter_per="user")
 
@@ -41,27 +41,27 @@ async def test_everybody_is_answered_by_the_newest_version(start: StartRig, tmp_
 
 async def test_with_adapters_for_each_user_everybody_has_their_own(start: StartRig, tmp_path: Path) -> None:
     rig = await start("Hello there.", lora=PER_USER)
-    ada = route(PER_USER, {}, {"user": "ada"}).adapter
+    ada = caller_of(PER_USER, {}, {"user": "ada"}).adapter
     load(rig, ada, 5, tmp_path)
     found = {}
     for user in ("ada", "bob"):
         await rig.chat(messages=[{"role": "user", "content": f"I am {user}"}], user=user)
         turn = await newest_turn(rig)
         found[user] = turn.policy_version, turn.source
-    assert found == {"ada": (5, ada), "bob": (0, route(PER_USER, {}, {"user": "bob"}).adapter)}
+    assert found == {"ada": (5, ada), "bob": (0, caller_of(PER_USER, {}, {"user": "bob"}).adapter)}
 
 
 def test_a_user_is_one_of_a_credential() -> None:
     def name(key: str, user: str = "", header: str = "") -> str:
         headers = {"authorization": f"Bearer {key}"} | ({"x-openclaw-user": header} if header else {})
-        return route(PER_USER, headers, {"user": user} if user else {}).adapter
+        return caller_of(PER_USER, headers, {"user": user} if user else {}).adapter
 
     assert name("k1", "ada") == name("k1", "ada") == name("k1", header="ada")
     assert len({name("k1", "ada"), name("k1", "bob"), name("k2", "ada"), name("k1"), name("k2")}) == 5
     assert all("ada" not in name(key, "ada") and key not in name(key, "ada") for key in ("k1", "k2"))
-    assert route(PER_USER, {}, {"user": ["not", "a", "text"]}).adapter == route(PER_USER, {}, {}).adapter
+    assert caller_of(PER_USER, {}, {"user": ["not", "a", "text"]}).adapter == caller_of(PER_USER, {}, {}).adapter
 
 
 def test_without_adapters_nobody_has_any() -> None:
     for lora in (LoraConfig(), LoraConfig(use_lora=True, lora_publish="merged")):
-        assert route(lora, {}, {"user": "ada"}).adapter == ""
+        assert caller_of(lora, {}, {"user": "ada"}).adapter == ""

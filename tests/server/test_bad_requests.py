@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from server_rig import MAX_CONTEXT, StartRig, until
 from slime.errors import RequestError
 
-from openclaw.api.chat_request import parse_chat_request
+from openclaw.api.endpoints.chat_completions import read_chat_request
 from openclaw.api.errors import ApiError, as_api_error
 from openclaw.api.exchange import json_object
+from openclaw.api.incoming import Incoming
+from openclaw.requests.chat_request import Caller
 
 USER = {"role": "user", "content": "Hi"}
 JSON_BODY = {"content-type": "application/json"}
@@ -222,7 +224,7 @@ MESSAGES = st.lists(
 def test_no_json_upsets_the_parser(fields: dict[str, Any], messages: list[dict[str, Any]]) -> None:
     refusal: ApiError | None = None
     try:
-        parse_chat_request({"messages": messages} | fields, 100)
+        read_chat_request(Incoming({"messages": messages} | fields, Caller()), 100)
     except RequestError as error:
         refusal = as_api_error(error)
     if refusal is not None:

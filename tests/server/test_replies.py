@@ -180,7 +180,7 @@ async def test_chunks_leave_one_by_one(start: StartRig) -> None:
 
 
 async def test_slow_replies_are_kept_alive(start: StartRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openclaw.api.generation.KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr("openclaw.api.exchange.KEEP_ALIVE_S", 0.05)
     rig = await start("Hi", token_delay_s=0.3)
     text = (await rig.chat(stream=True)).text
     assert text.startswith(": keep-alive\n\n")

@@ -18,13 +18,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from slime.errors import nearest, shown
+from slime.errors import RequestError, nearest, shown
 from slime.types import Feedback, TurnState
 
-from openclaw.api.errors import bad_request
 from openclaw.api.exchange import Exchange, json_object
 from openclaw.capture import Capture, Heard
-from openclaw.requests.identity import IDENTITY_FIELDS
+from openclaw.requests.identity import IDENTITY_FIELDS, identify
 from openclaw.requests.turn_ids import turn_of
 
 KINDS = ("thumbs", "score", "text")
@@ -38,34 +37,38 @@ async def serve_feedback(exchange: Exchange, raw: bytes, capture: Capture) -> No
     """Answer one request; what is acknowledged is on the disk.
 
     Raises:
-        ApiError: 400 what was said makes no sense, 404 no such turn, 409 nothing is captured.
+        RequestError: what was said makes no sense, there is no such turn, or nothing is captured.
         StoreError: the store does not take it.
     """
     body = await json_object(raw)
     feedback = parse_feedback(body)
-    heard = await capture.feedback(exchange.headers, body, _turn_id(body), feedback)
+    turn_id = _turn_id(body)
+    session = identify(exchange.headers, body).name if turn_id is None else None
+    if turn_id is None and session is None:
+        raise RequestError("name the turn with turn_id, or its session by header, session_id or user", "turn_id")
+    heard = await capture.feedback(turn_id, session or "", feedback)
     await exchange.answer(200, _answer(heard))
 
 
 def parse_feedback(body: Mapping[str, Any]) -> Feedback:
-    """What was said. Raises ApiError 400 that names the field."""
+    """What was said. Raises RequestError that names the field."""
     for name in body:
         if name not in _FIELDS:
-            raise bad_request(f"unknown field {shown(name)}{nearest(name[:80], _FIELDS)}", name[:80])
+            raise RequestError(f"unknown field {shown(name)}{nearest(name[:80], _FIELDS)}", name[:80])
     kind, text = body.get("kind"), body.get("text")
     if kind not in KINDS:
-        raise bad_request(
+        raise RequestError(
             f"kind must be one of {', '.join(KINDS)}, not {shown(kind)}{nearest(str(kind)[:80], KINDS)}", "kind"
         )
     if text is None:
         text = ""
     if not isinstance(text, str):
-        raise bad_request("text must be a string", "text")
+        raise RequestError("text must be a string", "text")
     if len(text) > MAX_TEXT_CHARS:
-        raise bad_request(f"text has {len(text)} characters, {MAX_TEXT_CHARS} are read", "text")
+        raise RequestError(f"text has {len(text)} characters, {MAX_TEXT_CHARS} are read", "text")
     value = _value(kind, body.get("value"))
     if kind == "text" and not text.strip():
-        raise bad_request("a text feedback needs a text", "text")
+        raise RequestError("a text feedback needs a text", "text")
     return Feedback(kind, value, text)
 
 
@@ -77,9 +80,9 @@ def _value(kind: str, said: Any) -> float | None:
     is_number = isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said)
     if kind == "thumbs":
         if not is_number or abs(said) != 1:
-            raise bad_request('value must be "up" or "down", or 1 or -1', "value")
+            raise RequestError('value must be "up" or "down", or 1 or -1', "value")
     elif not is_number or not -1 <= said <= 1:
-        raise bad_request(f"value must be a number from -1 to 1, not {shown(said)}", "value")
+        raise RequestError(f"value must be a number from -1 to 1, not {shown(said)}", "value")
     return float(said)
 
 
@@ -88,9 +91,9 @@ def _turn_id(body: Mapping[str, Any]) -> str | None:
     named = body.get("turn_id")
     if named is None:
         return None
-    turn_id = turn_of(named.removeprefix("chatcmpl-")) if isinstance(named, str) else None
+    turn_id = turn_of(named) if isinstance(named, str) else None
     if turn_id is None:
-        raise bad_request(f"turn_id {shown(named)} is not an id that a reply came with", "turn_id")
+        raise RequestError(f"turn_id {shown(named)} is not an id that a reply came with", "turn_id")
     return turn_id
 
 

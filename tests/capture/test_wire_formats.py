@@ -1,4 +1,4 @@
-"""Three dialects, one list of messages."""
+"""Three wire formats, one list of messages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slime.types import TurnKind
 
-from openclaw.conversations.index import ConversationIndex, IncomingRequest
-from openclaw.requests.wire_formats import alphanumeric, read_reply, read_request, with_text
+from openclaw.conversations.index import ConversationIndex
+from openclaw.replay import as_recorded
+from openclaw.requests.canonical import alphanumeric, with_text
+from openclaw.requests.wire_formats import read_reply, read_request
 
 CALL = {"id": "call_1a", "type": "function", "function": {"name": "run", "arguments": '{"path":"."}'}}
 ROLES = [("user", ()), ("assistant", ("call1a",)), ("tool", ("call1a",)), ("user", ())]
 
 
-def test_one_conversation_reads_the_same_in_every_dialect() -> None:
+def test_one_conversation_reads_the_same_in_every_wire_format() -> None:
     chat = read_request(
         "/v1/chat/completions",
         {
@@ -81,7 +83,7 @@ def test_one_conversation_reads_the_same_in_every_dialect() -> None:
     assert responses.messages[1].message["reasoning_content"] == "hm"
 
 
-def test_replies_of_every_dialect_become_a_chat_message() -> None:
+def test_replies_of_every_wire_format_become_a_chat_message() -> None:
     expected = {"role": "assistant", "content": "Looking.", "tool_calls": [CALL]}
     chat = {"choices": [{"message": expected}]}
     anthropic = {
@@ -157,7 +159,7 @@ JSON = st.recursive(
 def test_no_json_body_is_too_odd_to_be_placed(endpoint: str, body: dict[str, object]) -> None:
     """What a body must hold is the endpoint's business; capture places whatever got through."""
     index = ConversationIndex()
-    placement = index.begin(IncomingRequest(endpoint, {}, body, "key", 1.0))
+    placement = index.begin(as_recorded(endpoint, {}, body, "key", 1.0))
     index.finish(placement, {"role": "assistant", "content": "Yes."})
     assert isinstance(placement.kind, TurnKind)
     json.dumps(placement.matching)
