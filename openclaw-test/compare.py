@@ -12,7 +12,6 @@ What a seed is told and asked is the same for every arm. Finished results are ke
 from __future__ import annotations
 
 import argparse
-import asyncio
 import dataclasses
 import json
 import shutil
@@ -22,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI, OpenAIError
+from openai import AsyncOpenAI
 from openclaw_test.checkpoints import weights_dir, whole_model
-from openclaw_test.evaluate import add_conversation_flags, plan_of, scale_for, unasked_conversations
+from openclaw_test.evaluate import add_conversation_flags, plan_of, run_program, scale_for, unasked_conversations
 from openclaw_test.lockstep import LockStep
 from openclaw_test.methods import Baseline, Method, baselines, chosen_arms
 from openclaw_test.people.assistants import Assistant, ServedAssistant
@@ -40,8 +39,7 @@ from openclaw_test.training_run import TrainingRun
 from openclaw_test.trial import Plan, UserFactory, run_trial
 from rich.console import Console
 from slime.config.sections import EngineConfig
-from slime.errors import ConfigError, OpenClawError
-from slime.monitor import configure_logging
+from slime.errors import ConfigError
 from slime.store import Store
 
 _FORMAT = 1
@@ -88,14 +86,8 @@ class Comparison:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: what goes wrong is one line on stderr, with exit code 2 if it was asked for wrongly."""
-    try:
-        options = _parse(arguments)
-        configure_logging("warning", options.output_dir / "logs" / "compare.log")
-        asyncio.run(_run(options))
-    except (OpenClawError, OpenAIError) as error:
-        print(f"openclaw_test.compare: error: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
+    """Entry point: compare the arms that the flags name."""
+    run_program("compare", _parse, _run, arguments)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

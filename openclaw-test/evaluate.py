@@ -15,9 +15,10 @@ import asyncio
 import dataclasses
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openai import OpenAIError
 from openclaw_test.checkpoints import weights_dir, whole_model
@@ -79,13 +80,23 @@ class Evaluated:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: what goes wrong is one line on stderr, with exit code 2 if it was asked for wrongly."""
+    """Entry point: evaluate what the flags name."""
+    run_program("evaluate", _parse, _run, arguments)
+
+
+def run_program(
+    name: str,
+    parse: Callable[[Sequence[str] | None], argparse.Namespace],
+    run: Callable[[argparse.Namespace], Coroutine[Any, Any, None]],
+    arguments: Sequence[str] | None,
+) -> None:
+    """Run a program with an --output-dir; an error is one line on stderr, and exit code 2 for what the user wrote."""
     try:
-        options = _parse(arguments)
-        configure_logging("warning", options.output_dir / "logs" / "evaluate.log")
-        asyncio.run(_run(options))
+        options = parse(arguments)
+        configure_logging("warning", options.output_dir / "logs" / f"{name}.log")
+        asyncio.run(run(options))
     except (OpenClawError, OpenAIError) as error:
-        print(f"openclaw_test.evaluate: error: {error}", file=sys.stderr)
+        print(f"openclaw_test.{name}: error: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
 
 

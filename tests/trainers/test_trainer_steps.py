@@ -57,7 +57,7 @@ def test_a_step_that_is_not_finite_leaves_no_trace_but_a_count(policy_dir: Path,
     trainer.train(batch_of(random_samples(3)))
     parameters, moments = parameters_of(trainer), {k: v.clone() for k, v in trainer._optimizer.state().items()}
     baseline = trainer._baseline.state()
-    trainer._scorer._loss_fn = hook(loss)
+    trainer._scorer.loss_fn = hook(loss)
     report = trainer.train(batch_of(random_samples(3, seed=1)))
     assert (report.step, report.metrics["train/skipped_steps"]) == (1, 1.0)
     assert reason in report.skipped

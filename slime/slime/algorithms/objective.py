@@ -121,39 +121,38 @@ def policy_objective(
     return loss, metrics
 
 
+@dataclass(frozen=True)
 class _Terms:
     """What the objective is made of, as the configuration says."""
 
-    def __init__(
-        self,
-        policy: Tensor,
-        rollout: Tensor,
-        advantages: Tensor,
-        config: Mapping[str, Any],
-        proximal: Tensor | None,
-        sequence_index: Tensor | None,
-    ) -> None:
-        self._policy = policy
-        self._rollout = rollout
-        self._advantages = advantages
-        self._config = config
-        self._given_proximal = proximal
-        self._given_index = sequence_index
-        self._correction: str = config["behaviour_correction"]
-        self._bounds: tuple[float, float] = (config["tis_clip_low"], config["tis_clip"])
+    policy: Tensor
+    rollout: Tensor
+    advantages: Tensor
+    config: Mapping[str, Any]
+    given_proximal: Tensor | None
+    given_index: Tensor | None
+
+    @property
+    def correction(self) -> str:
+        return str(self.config["behaviour_correction"])
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of the truncated importance ratio."""
+        return self.config["tis_clip_low"], self.config["tis_clip"]
 
     def surrogate(self) -> tuple[Tensor, Tensor]:
         """The policy loss of each token, before weights, and where the clip acts."""
-        config = self._config
+        config = self.config
         clip = config["eps_clip"], config["eps_clip_high"]
-        anchor, bounds = (self._rollout, self._bounds) if self._correction == "tis" else (self._proximal, ())
+        anchor, bounds = (self.rollout, self.bounds) if self.correction == "tis" else (self._proximal, ())
         if config["advantage_estimator"] == "gspo":
-            ratio = sequence_ratio(self._policy, anchor, self._sequence_index, *bounds)
+            ratio = sequence_ratio(self.policy, anchor, self._sequence_index, *bounds)
         else:
-            ratio = importance_ratio(self._policy, anchor, *bounds)
+            ratio = importance_ratio(self.policy, anchor, *bounds)
         if config["advantage_estimator"] == "cispo":
-            return clipped_weight_loss(self._policy, ratio, self._advantages, *clip)
-        return clipped_surrogate(ratio, self._advantages, *clip, config["eps_clip_c"])
+            return clipped_weight_loss(self.policy, ratio, self.advantages, *clip)
+        return clipped_surrogate(ratio, self.advantages, *clip, config["eps_clip_c"])
 
     def weights(self, *, is_corrected: bool) -> Tensor | None:
         """What the policy loss of each token is multiplied by; None where that is 1 for all.
@@ -161,48 +160,46 @@ class _Terms:
         Args:
             is_corrected: whether the correction's own weights are among it.
         """
-        config = self._config
+        config = self.config
         weights: Tensor | None = None
-        if is_corrected and self._correction in ("decoupled", "icepop", "mis"):
+        if is_corrected and self.correction in ("decoupled", "icepop", "mis"):
             level, mode = {
                 "decoupled": ("token", "clip"),
                 "icepop": ("token", "mask"),
                 "mis": (config["mis_level"], config["mis_mode"]),
-            }[self._correction]
+            }[self.correction]
             index = torch.zeros(()) if level == "token" else self._sequence_index
-            low, high = self._bounds
-            weights = behaviour_weights(
-                self._proximal, self._rollout, index, level=level, mode=mode, low=low, high=high
-            )
-            if self._correction == "mis" and config["mis_veto_threshold"]:
+            low, high = self.bounds
+            weights = behaviour_weights(self._proximal, self.rollout, index, level=level, mode=mode, low=low, high=high)
+            if self.correction == "mis" and config["mis_veto_threshold"]:
                 threshold = config["mis_veto_threshold"]
-                weights = weights * veto_mask(self._proximal, self._rollout, self._sequence_index, threshold)
+                weights = weights * veto_mask(self._proximal, self.rollout, self._sequence_index, threshold)
         if config["use_opsm"]:
             is_kept = off_policy_sequence_mask(
-                self._policy, self._rollout, self._advantages, self._sequence_index, config["opsm_delta"]
+                self.policy, self.rollout, self.advantages, self._sequence_index, config["opsm_delta"]
             )
-            weights = is_kept.to(self._policy) if weights is None else weights * is_kept
+            weights = is_kept.to(self.policy) if weights is None else weights * is_kept
         return weights
 
     def importance(self) -> Tensor:
         """π/b of each token, truncated, with gradient; π/p where no correction is wanted."""
-        if self._correction == "none":
-            return importance_ratio(self._policy, self._proximal)
-        return importance_ratio(self._policy, self._rollout, *self._bounds)
+        if self.correction == "none":
+            return importance_ratio(self.policy, self._proximal)
+        return importance_ratio(self.policy, self.rollout, *self.bounds)
 
     def rollout_kl(self) -> Tensor:
         """An estimate of KL(b ‖ π) of each token, e^x − 1 − x with x = ℓ − ℓ_b; never negative."""
-        log_ratio = (self._policy - self._rollout).detach()
+        log_ratio = (self.policy - self.rollout).detach()
         return torch.expm1(log_ratio) - log_ratio
 
     @property
     def _proximal(self) -> Tensor:
-        if self._given_proximal is None:
-            raise ValueError(f"behaviour correction {self._correction!r} needs proximal_logprobs")
-        return self._given_proximal
+        if self.given_proximal is None:
+            raise ValueError(f"behaviour correction {self.correction!r} needs proximal_logprobs")
+        return self.given_proximal
 
     @property
     def _sequence_index(self) -> Tensor:
-        if self._given_index is None:
+        if self.given_index is None:
             raise ValueError("a term over whole sequences needs sequence_index")
-        return self._given_index
+        return self.given_index

@@ -20,7 +20,6 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -103,9 +102,7 @@ class HttpEngine:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -39,6 +40,7 @@ class TrainedModel(ScoringModel, Protocol):
     def device(self) -> torch.device: ...
 
 
+@dataclass
 class Scorer:
     """What a policy and a loss make of micro-batches.
 
@@ -49,26 +51,17 @@ class Scorer:
         hooks: on the policy loss, for losses that ask for them.
     """
 
-    def __init__(
-        self,
-        policy: TrainedModel,
-        reference: ScoringModel | None,
-        reduction: Reduction,
-        loss_fn: LossHook,
-        settings: Mapping[str, Any],
-        hooks: PolicyLossHooks,
-    ) -> None:
-        self._policy = policy
-        self._reference = reference
-        self._reduction = reduction
-        self._loss_fn = loss_fn
-        self._settings = settings
-        self._hooks = hooks
+    policy: TrainedModel
+    reference: ScoringModel | None
+    reduction: Reduction
+    loss_fn: LossHook
+    settings: Mapping[str, Any]
+    hooks: PolicyLossHooks
 
     @property
     def sees_samples(self) -> bool:
         """Whether a row must be one sample: the loss, or a hook on it, reads which tokens are."""
-        return self._loss_fn.sees_samples or self._hooks != PolicyLossHooks()
+        return self.loss_fn.sees_samples or self.hooks != PolicyLossHooks()
 
     def score(self, micro: Sequence[Row], sizes: Sequence[int]) -> ScoredBatch:
         """Run policy and reference over a micro-batch.
@@ -76,20 +69,20 @@ class Scorer:
         Args:
             sizes: trainable tokens of each row's trajectory.
         """
-        flat = flatten(micro).to(self._policy.device)
+        flat = flatten(micro).to(self.policy.device)
         temperatures = flat.streams["temperature"]
-        hidden = self._policy.hidden_states(flat)
-        head = self._policy.head(hidden[flat.predictors], temperatures)
+        hidden = self.policy.hidden_states(flat)
+        head = self.policy.head(hidden[flat.predictors], temperatures)
         policy_logprobs, entropies = head.logprobs_and_entropy(flat.targets)
         reference_head = reference_logprobs = None
-        if self._reference is not None:
+        if self.reference is not None:
             with torch.no_grad():
-                reference_hidden = self._reference.hidden_states(flat)[flat.predictors]
-                reference_head = self._reference.head(reference_hidden, temperatures)
+                reference_hidden = self.reference.hidden_states(flat)[flat.predictors]
+                reference_head = self.reference.head(reference_hidden, temperatures)
                 reference_logprobs, _ = reference_head.logprobs_and_entropy(flat.targets)
         return ScoredBatch(
             flat=flat,
-            weights=self._reduction.weights(sizes, flat.counts).to(self._policy.device, torch.float32),
+            weights=self.reduction.weights(sizes, flat.counts).to(self.policy.device, torch.float32),
             hidden=hidden,
             policy_head=head,
             policy_logprobs=policy_logprobs,
@@ -104,15 +97,15 @@ class Scorer:
         A loss that takes means of its own is given one sample at a time, and its means are weighted by the
         sample's share of its trajectory, so that packing cannot change it either.
         """
-        if self._loss_fn.is_sum_over_samples:
-            return self._loss_fn(LossValues(scored, self._settings, self._hooks))
+        if self.loss_fn.is_sum_over_samples:
+            return self.loss_fn(LossValues(scored, self.settings, self.hooks))
         total = scored.policy_logprobs.new_zeros(())
         metrics: Counter[str] = Counter()
         for document in scored.documents():
-            if self._loss_fn.divides_by_its_mask and not bool(document.flat.streams["has_teacher"].any()):
+            if self.loss_fn.divides_by_its_mask and not bool(document.flat.streams["has_teacher"].any()):
                 continue
             share = float(document.weights.sum())
-            loss, parts = self._loss_fn(LossValues(document, self._settings, self._hooks))
+            loss, parts = self.loss_fn(LossValues(document, self.settings, self.hooks))
             total = total + share * loss
             metrics.update({name: share * value for name, value in parts.items()})
         return total, metrics

@@ -36,6 +36,19 @@ class Chunk:
         return self.start + self.count
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one layer attends with: its part of the cache, and the step's tokens, `[heads, tokens, head_dim]`."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    scale: float | None
+    window: int | None
+
+
 @dataclass(slots=True)
 class RaggedStep:
     """Where the tokens of one step belong.
@@ -55,54 +68,37 @@ class RaggedStep:
     _row_slots: torch.Tensor | None = None
     _row_positions: torch.Tensor | None = None
 
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float | None,
-        window: int | None,
-    ) -> torch.Tensor:
+    def attend(self, layer: _Layer) -> torch.Tensor:
         """Attention output `[tokens, heads, head_dim]` of `[heads, tokens, head_dim]` queries."""
-        keys, values = self.kv.keys[layer], self.kv.values[layer]
         parts = []
         if self.rows:
-            parts.append(self._attend_rows(keys, values, query, key, value, scale, window))
+            parts.append(self._attend_rows(layer))
         for chunk in self.chunks:
-            parts.append(self._attend_chunk(chunk, keys, values, query, key, value, scale, window))
+            parts.append(self._attend_chunk(chunk, layer))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _attend_rows(
-        self,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float | None,
-        window: int | None,
-    ) -> torch.Tensor:
+    def _attend_rows(self, layer: _Layer) -> torch.Tensor:
+        query, key, value = layer.query, layer.key, layer.value
         count, num_kv_heads = len(self.rows), key.shape[0]
         low, high, longest = self.rows[0], self.rows[-1] + 1, max(self.lengths)
         if self._row_slots is None or self._row_positions is None:
             self._row_slots = torch.tensor(self.rows, device=key.device)
             self._row_positions = torch.tensor(self.lengths, device=key.device) - 1
-        keys[self._row_slots, :, self._row_positions] = key[:, :count].transpose(0, 1)
-        values[self._row_slots, :, self._row_positions] = value[:, :count].transpose(0, 1)
+        layer.keys[self._row_slots, :, self._row_positions] = key[:, :count].transpose(0, 1)
+        layer.values[self._row_slots, :, self._row_positions] = value[:, :count].transpose(0, 1)
         packed = query[:, :count].transpose(0, 1).reshape(count, num_kv_heads, -1, query.shape[-1])
         scattered = high - low != count
         if scattered:  # slots in between are not decoding: compute and ignore them
             spread = packed.new_zeros((high - low, *packed.shape[1:]))
             spread[self._row_slots - low] = packed
             packed = spread
-        mask = self._row_mask(low, high, longest, window, key)
+        mask = self._row_mask(low, high, longest, layer.window, key)
         out = scaled_dot_product_attention(
             packed,
-            keys[low:high, :, :longest],
-            values[low:high, :, :longest],
+            layer.keys[low:high, :, :longest],
+            layer.values[low:high, :, :longest],
             attn_mask=None if mask is None else mask.expand(-1, -1, packed.shape[2], -1),
-            scale=scale,
+            scale=layer.scale,
         )
         if scattered:
             out = out[self._row_slots - low]
@@ -129,37 +125,27 @@ class RaggedStep:
                 self._masks[known] = mask[:, None, None]
         return self._masks[known]
 
-    def _attend_chunk(
-        self,
-        chunk: Chunk,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float | None,
-        window: int | None,
-    ) -> torch.Tensor:
+    def _attend_chunk(self, chunk: Chunk, layer: _Layer) -> torch.Tensor:
         span = slice(chunk.first, chunk.first + chunk.count)
-        keys[chunk.slot, :, chunk.start : chunk.end] = key[:, span]
-        values[chunk.slot, :, chunk.start : chunk.end] = value[:, span]
-        mine = query[:, span]
-        past_keys = keys[chunk.slot, :, : chunk.end]
-        past_values = values[chunk.slot, :, : chunk.end]
-        if chunk.start == 0 and (window is None or chunk.end <= window):
+        layer.keys[chunk.slot, :, chunk.start : chunk.end] = layer.key[:, span]
+        layer.values[chunk.slot, :, chunk.start : chunk.end] = layer.value[:, span]
+        mine = layer.query[:, span]
+        past_keys = layer.keys[chunk.slot, :, : chunk.end]
+        past_values = layer.values[chunk.slot, :, : chunk.end]
+        if chunk.start == 0 and (layer.window is None or chunk.end <= layer.window):
             out = scaled_dot_product_attention(
-                mine[None], past_keys[None], past_values[None], is_causal=True, scale=scale, enable_gqa=True
+                mine[None], past_keys[None], past_values[None], is_causal=True, scale=layer.scale, enable_gqa=True
             )[0]
             return out.transpose(0, 1)
-        num_kv_heads = key.shape[0]
+        num_kv_heads = layer.key.shape[0]
         group = mine.shape[0] // num_kv_heads
         packed = mine.reshape(num_kv_heads, group * chunk.count, -1)
         out = scaled_dot_product_attention(
             packed[None],
             past_keys[None],
             past_values[None],
-            attn_mask=self._chunk_mask(chunk, group, window, key),
-            scale=scale,
+            attn_mask=self._chunk_mask(chunk, group, layer.window, layer.key),
+            scale=layer.scale,
         )[0]
         return out.reshape(mine.shape).transpose(0, 1)
 
@@ -196,7 +182,8 @@ def ragged_attention(
     layer = module.layer_idx
     if not isinstance(layer, int):
         raise ValueError(f"{type(module).__name__} does not say which layer it is")
-    return ragged.attend(layer, query[0], key[0], value[0], scaling, sliding_window)[None], None
+    cache = ragged.kv.keys[layer], ragged.kv.values[layer]
+    return ragged.attend(_Layer(*cache, query[0], key[0], value[0], scaling, sliding_window))[None], None
 
 
 AttentionInterface.register(RAGGED, ragged_attention)

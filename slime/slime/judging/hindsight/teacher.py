@@ -79,6 +79,7 @@ class NoLesson:
     reason: str
 
 
+@dataclass(frozen=True)
 class Teacher:
     """Scores replies under their hints.
 
@@ -89,24 +90,20 @@ class Teacher:
         is_policy: whether the teacher is that policy, adapter and all.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        policy: Engine,
-        chat: ChatFormat,
-        config: TeacherConfig,
-        *,
-        adapter_of: Callable[[Turn], str] = lambda turn: "",
-        is_policy: bool = False,
-    ) -> None:
-        self._engine = engine
-        self._policy = policy
-        self._adapter_of = adapter_of
-        self._is_policy = is_policy
-        self._chat = chat
-        self._config = config
-        self._chooses = config.hint_selection in ("token_optimal", "sequence_optimal")
-        self._k = config.teacher_top_k or (_K_TO_CHOOSE_BY if self._chooses else 0)
+    engine: Engine
+    policy: Engine
+    chat: ChatFormat
+    config: TeacherConfig
+    adapter_of: Callable[[Turn], str] = lambda turn: ""
+    is_policy: bool = False
+
+    @property
+    def _chooses(self) -> bool:
+        return self.config.hint_selection in ("token_optimal", "sequence_optimal")
+
+    @property
+    def _k(self) -> int:
+        return self.config.teacher_top_k or (_K_TO_CHOOSE_BY if self._chooses else 0)
 
     async def teach(self, turn: Turn, hints: Sequence[str], prior: Turn | None = None) -> Lesson | NoLesson:
         """The lesson of the best of `hints` by the configured selection; of the first where that needs no opinion.
@@ -120,11 +117,11 @@ class Teacher:
         if not self._chooses:
             hints = hints[:1]
         try:
-            async with asyncio.timeout(self._config.teacher_timeout_s):
+            async with asyncio.timeout(self.config.teacher_timeout_s):
                 scores = await asyncio.gather(*(self._under(hint, turn, prior) for hint in hints))
                 own = await self._own(turn) if self._k else None
         except TimeoutError:
-            return NoLesson(f"the teacher gave no answer within {self._config.teacher_timeout_s:g} s")
+            return NoLesson(f"the teacher gave no answer within {self.config.teacher_timeout_s:g} s")
         except (EngineError, RenderError) as error:
             return NoLesson(f"{type(error).__name__}: {error}")
         if own is None:
@@ -133,13 +130,13 @@ class Teacher:
 
     async def _under(self, hint: str, turn: Turn, prior: Turn | None) -> TokenScores:
         hinted = with_hint(turn.messages, hint)
-        prompt_ids = self._chat.render(hinted, turn.tools, prior, options=turn.template_options)
-        adapter = self._adapter_of(turn) if self._is_policy else ""
-        return await self._score(self._engine, prompt_ids, turn, adapter)
+        prompt_ids = self.chat.render(hinted, turn.tools, prior, options=turn.template_options)
+        adapter = self.adapter_of(turn) if self.is_policy else ""
+        return await self._score(self.engine, prompt_ids, turn, adapter)
 
     async def _own(self, turn: Turn) -> TokenScores:
         """What the policy thinks of its reply, without a hint."""
-        return await self._score(self._policy, turn.prompt_ids, turn, self._adapter_of(turn))
+        return await self._score(self.policy, turn.prompt_ids, turn, self.adapter_of(turn))
 
     async def _score(self, engine: Engine, prompt_ids: tuple[int, ...], turn: Turn, adapter: str) -> TokenScores:
         """The reply's tokens after a prompt, each of them or an error."""
@@ -163,7 +160,7 @@ class Teacher:
             for s in scores
         ]
         by_preference = range(len(hints))
-        if self._config.hint_selection == "token_optimal":
+        if self.config.hint_selection == "token_optimal":
             chosen = [max(by_preference, key=lambda i: overlaps[i][t]) for t in range(num_tokens)]
         else:
             chosen = [max(by_preference, key=lambda i: sum(overlaps[i]))] * num_tokens
@@ -172,7 +169,7 @@ class Teacher:
                 Favourites(scores[i].top_ids[t], scores[i].top_logprobs[t]),
                 Favourites(own.top_ids[t], own.top_logprobs[t]),
                 k,
-                self._config.teacher_support,
+                self.config.teacher_support,
             )
             for t, i in enumerate(chosen)
         ]
