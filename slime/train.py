@@ -26,7 +26,7 @@ from slime.cluster.serving import server
 from slime.cluster.session import ray_session, until_signalled
 from slime.cluster.teaching import teaching
 from slime.config import Config
-from slime.config.conditions import method_name
+from slime.config.checks.conditions import method_name
 from slime.config.loader import load_config
 from slime.data.sample_queue import SampleQueue
 from slime.data.source_queue import SourceQueue

@@ -3,7 +3,7 @@
     settings ─▶ files and packages (no torch: a fraction of a second) ─▶ plug-ins loaded, hooks matched ─▶ Plan
 
 `slime/train.py` begins with it, and launch.sh runs it before it submits a job. Settings that exclude each other are
-listed in `config/contradictions.py`; the order of the checks is here.
+listed in `config/checks/contradictions.py`; the order of the checks is here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from slime.cluster.placement import Placement, on_cpu, own_teacher, place
 from slime.config import Config
-from slime.config.contradictions import check_loss
+from slime.config.checks.contradictions import check_loss
+from slime.config.checks.startup import check_startup, warnings
 from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import refuse_float16
-from slime.config.startup import check_startup, warnings
 from slime.engines.backends import check_engine
 from slime.engines.serving import read_serving
 from slime.errors import ConfigError, OpenClawError

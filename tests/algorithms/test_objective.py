@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from slime.algorithms.objective import PolicyHooks, policy_objective
-from slime.config.contradictions import check_loss_settings
+from slime.config.checks.contradictions import check_loss_settings
 from slime.config.sections import LossConfig
 from slime.errors import ConfigError
 from slime.plugins.settings import plugin_settings

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from slime.config.conditions import method_name
+from slime.config.checks.conditions import method_name
 from slime.config.loader import resolve
 from slime.monitor import Monitor, link_log, read_metrics
 from slime.plugins.settings import plugin_settings

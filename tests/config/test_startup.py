@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from slime.config.checks.startup import check_startup, warnings
 from slime.config.loader import resolve
-from slime.config.startup import check_startup, warnings
 from slime.errors import ConfigError
 
 
@@ -94,7 +94,7 @@ def test_a_model_that_hardly_fits_is_warned_about(model_dir):
 
 def test_checking_needs_no_torch(model_dir):
     program = (
-        "import sys; from slime.config.loader import resolve; from slime.config.startup import check_startup; "
+        "import sys; from slime.config.loader import resolve; from slime.config.checks.startup import check_startup; "
         f"check_startup(resolve(['--model-path', {str(model_dir)!r}], {{}}).config); "
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime.algorithms.advantages import MovingBaseline
-from slime.config.contradictions import check_loss_settings
+from slime.config.checks.contradictions import check_loss_settings
 from slime.config.sections import LossConfig
 from slime.data.estimates import with_advantages
 from slime.errors import ConfigError

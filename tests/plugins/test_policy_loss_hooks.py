@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from slime.config import LossConfig, PluginConfig
-from slime.config.contradictions import check_policy_loss_hooks
+from slime.config.checks.contradictions import check_policy_loss_hooks
 from slime.errors import ConfigError, PluginError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import LOSS, PG_REDUCER, TIS

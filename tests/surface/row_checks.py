@@ -24,8 +24,8 @@ import pytest
 import yaml
 from published_pages import cut, page, write
 from slime.compat.prompts.hooks import check_hooks_are_called
+from slime.config.checks.startup import check_startup
 from slime.config.loader import Resolution, resolve
-from slime.config.startup import check_startup
 from slime.errors import ConfigError, PluginError
 from slime.monitor import Monitor, read_metrics
 from slime.plugins.hooks import load_rollout

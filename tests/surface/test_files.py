@@ -11,8 +11,8 @@ import torch
 import yaml
 from openclaw_combine.session_processor import SessionAwareProcessor
 from published_pages import CUTS, cut, write
+from slime.config.checks.startup import check_startup
 from slime.config.loader import resolve
-from slime.config.startup import check_startup
 from slime.data.conversation_files import parse_conversation
 from slime.errors import ConfigError, PluginError
 from slime.plugins.gae import compute_gae

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from learners import batch_of, parameters_of, random_samples, trainer_of
-from slime.config.contradictions import check_loss_settings
+from slime.config.checks.contradictions import check_loss_settings
 from slime.config.sections import LoraConfig, LossConfig
 from slime.data.rows import flatten, rows
 from slime.errors import ConfigError

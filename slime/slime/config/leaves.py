@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from slime.config.conditions import Condition
+from slime.config.checks.conditions import Condition
 from slime.config.sections import Config
 from slime.errors import ConfigError, nearest
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from slime.config import conditions as when
-from slime.config.conditions import Condition
+from slime.config.checks import conditions as when
+from slime.config.checks.conditions import Condition
 
 SHARED_ADAPTER = "policy"
 """The name of the adapter that everybody is served with: what the trainer publishes and samplers ask for."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slime.config.contradictions import LossFacts
+from slime.config.checks.contradictions import LossFacts
 from slime.errors import PluginError
 from slime.fields import fields
 from slime.plugins.calling import NamedCall

@@ -23,7 +23,7 @@ from slime.compat.prompts.hooks import PromptHooks, load_data_source, load_promp
 from slime.compat.prompts.rollout import PromptRun
 from slime.compat.prompts.source import DataSource, NoPrompts
 from slime.config import Config, PluginConfig
-from slime.config.contradictions import RolloutFacts, RolloutKind, check_rollout
+from slime.config.checks.contradictions import RolloutFacts, RolloutKind, check_rollout
 from slime.judging.llm.relative import MAX_REPLIES, RelativeJudge
 from slime.judging.plugin import PluginJudge
 from slime.plugins.calling import NamedCall

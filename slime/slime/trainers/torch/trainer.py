@@ -22,7 +22,7 @@ import torch
 
 from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
-from slime.config.contradictions import check_kl_is_read, check_loss_settings
+from slime.config.checks.contradictions import check_kl_is_read, check_loss_settings
 from slime.config.gpus import compute_device
 from slime.config.sections import LoraConfig, LossConfig, TrainerConfig
 from slime.data.estimates import reduction_of, with_advantages

@@ -11,8 +11,8 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from slime.config import conditions
-from slime.config.contradictions import check_settings
+from slime.config.checks import conditions
+from slime.config.checks.contradictions import check_settings
 from slime.config.model_dir import check_model_dir, parameter_bytes, writes_function_tags
 from slime.config.sections import Config, JudgeConfig
 from slime.errors import ConfigError

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from slime.config.alias_rules import (
+from slime.config.published.alias_rules import (
     Rule,
     always,
     becomes,

@@ -1,0 +1,1 @@
+"""Spellings of other pages: each is translated, aloud, or refused."""
