@@ -15,6 +15,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from inspect import signature
 from pathlib import Path
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser as sre_parser  # type: ignore[attr-defined]
@@ -43,7 +44,7 @@ MOST = 10.0
 MAKING = {"re.compile", "re.search", "re.match", "re.fullmatch", "re.sub", "re.findall", "re.finditer", "re.split"}
 MADE_OF_PARTS = {
     "slime.chat.rendering",  # an alternation of a tokenizer's control tokens
-    "slime.judging.rules.phrases",  # alternations of phrases, kept at the top of the modules that make them
+    "slime.judging.rules.forms",  # alternations of phrases, of a data file
 }
 
 
@@ -57,7 +58,7 @@ def modules() -> Iterator[ModuleType]:
 def patterns() -> dict[str, re.Pattern[str]]:
     found: dict[str, re.Pattern[str]] = {}
     for module in modules():
-        for name, value in vars(module).items():
+        for name, value in (*vars(module).items(), *_read_when_needed(module)):
             for number, pattern in enumerate(_patterns_in(value, depth=3)):
                 found[f"{module.__name__}.{name}[{number}]"] = pattern
         seen = {pattern.pattern for pattern in found.values()}
@@ -65,6 +66,13 @@ def patterns() -> dict[str, re.Pattern[str]]:
             if (written := _written_out(call)) is not None and written not in seen:
                 found[f"{module.__name__}:{call.lineno}:{ast.unparse(call.func)}"] = re.compile(written)
     return {name: pattern for name, pattern in found.items() if isinstance(pattern.pattern, str)}
+
+
+def _read_when_needed(module: ModuleType) -> Iterator[tuple[str, object]]:
+    """What the module's cached functions without arguments give: patterns that are not made on import."""
+    for name, value in vars(module).items():
+        if hasattr(value, "cache_info") and value.__module__ == module.__name__ and not signature(value).parameters:
+            yield name, value()
 
 
 def _calls_of_re(module: ModuleType) -> Iterator[ast.Call]:

@@ -23,8 +23,8 @@ from slime.judging.hindsight.leaks import leak
 from slime.judging.hindsight.rule_hints import RuleHints, wishes
 from slime.judging.llm.chat_model import Answer
 from slime.judging.llm.judge import LlmJudge
+from slime.judging.rules.forms import forms
 from slime.judging.rules.judge import RuleJudge
-from slime.judging.rules.phrases import WISH_FORMS, WISH_INSTRUCTIONS
 from slime.judging.scripted import ScriptedJudge
 from slime.types import Message, SamplingParams, Turn
 
@@ -151,7 +151,7 @@ def test_what_gives_the_answer_away_is_refused(hint: str):
         "The answer should be in plain text, without bold.",
         "Use `**` nowhere.",
         "Answer the question before this one.",
-        *WISH_INSTRUCTIONS.values(),
+        *(wish.instruction for wish in forms().wishes),
     ],
 )
 def test_what_says_how_is_no_leak(hint: str):
@@ -207,8 +207,10 @@ def test_wishes_are_read_from_complaints(said: str, hints: list[str]):
     assert wishes(said) == hints
 
 
-def test_every_wish_that_is_heard_has_an_instruction():
-    assert WISH_FORMS.keys() == WISH_INSTRUCTIONS.keys()
+def test_a_wish_covers_only_wishes_that_there_are():
+    names = {wish.name for wish in forms().wishes}
+    assert {other for wish in forms().wishes for other in wish.covers} <= names
+    assert all(wish.instruction for wish in forms().wishes)
 
 
 @pytest.mark.parametrize("said", ["Thanks! That is great.", "Perfect. Next one: 5 plus 6?", "Nice, thanks! Bye!"])

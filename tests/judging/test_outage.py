@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from judge_server import listening
 from judged_turns import loop_over, turn_with, with_verdict
 from slime.config import JudgeConfig
+from slime.errors import EngineUnavailable
 from slime.judging import retry
 from slime.judging.hindsight.hints import HintingJudge, LlmHints
 from slime.judging.llm.api_model import ApiModel
@@ -201,6 +203,26 @@ async def test_a_hint_is_waited_for_though_the_score_is_known() -> None:
     assert verdict.score == 1.0
     assert (verdict.hint_retry_after_s, verdict.ask_again_after_s) == (0.5, 0.5)
     assert not Deferrals().is_final(turn.turn_id, verdict)
+
+
+async def test_waits_between_attempts_double_from_what_the_server_names_up_to_eight_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def down(named_s: float) -> None:
+        raise EngineUnavailable("down", named_s)
+
+    monkeypatch.setattr("slime.judging.retry.asyncio.sleep", sleep)
+    for named_s, waits in ((0.5, [0.5, 1, 2, 4, 8, 8]), (0.0, [0] * 6), (20.0, [20] * 6)):
+        slept.clear()
+        with pytest.raises(EngineUnavailable):
+            await retry.with_retries(partial(down, named_s), retries=6)
+        assert len(slept) == 6
+        assert all(wait <= seconds <= 1.25 * wait for wait, seconds in zip(waits, slept, strict=True)), slept
 
 
 def test_a_vote_is_out_or_merely_bad() -> None:

@@ -3,7 +3,7 @@
     next state ─ complaint? ─▶ clauses of the person ─┬─ a wish that the tables know ─▶ its instruction
                                                       └─ another change request ──────▶ the person's words
 
-It reads the same forms as the rule judge (`phrases`), and only where that judge hears a complaint: what is said
+It reads the forms of the rule judge (`rules/forms.toml`), and only where that judge hears a complaint: what is said
 after thanks is about the next request.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from slime.judging.hindsight.hints import Hindsight, fit_hints
 from slime.judging.llm.prompts import message_text
-from slime.judging.rules import phrases
+from slime.judging.rules.forms import forms
 from slime.judging.rules.judge import asked_before, clauses, weigh
 from slime.types import Turn
 
@@ -41,15 +41,16 @@ def wishes(text: str) -> list[str]:
     >>> wishes("I can't use it like this. Try again without the bold text.")
     ['Use plain text, without bold.']
     """
-    heard: list[str] = []
+    known = forms()
+    heard: set[str] = set()
     own_words: list[str] = []
     for clause in clauses(text):
-        is_change = phrases.CHANGE.search(clause) or phrases.REDO.search(clause)
-        if not is_change and phrases.MOVING_ON.search(clause):
+        wants_change = known.change.search(clause) is not None
+        if not wants_change and not known.redo.search(clause) and known.moving_on.search(clause):
             break
-        known = [name for name, pattern in phrases.WISHES.items() if pattern.search(clause)]
-        heard += known
-        if not known and phrases.CHANGE.search(clause) and 1 < len(clause.split()) <= MAX_WORDS:
+        found = {wish.name for wish in known.wishes if wish.pattern.search(clause)}
+        heard |= found
+        if not found and wants_change and 1 < len(clause.split()) <= MAX_WORDS:
             own_words.append(f"{clause[:1].upper()}{clause[1:].rstrip('?')}.")
-    names = set(heard) - {other for name in heard for other in phrases.WISH_COVERS.get(name, ())}
-    return [phrases.WISH_INSTRUCTIONS[name] for name in phrases.WISH_INSTRUCTIONS if name in names] or own_words[:1]
+    covered = {other for wish in known.wishes if wish.name in heard for other in wish.covers}
+    return [wish.instruction for wish in known.wishes if wish.name in heard - covered] or own_words[:1]

@@ -7,7 +7,7 @@ What the user says outweighs what a tool returned, and a complaint outweighs tha
 request. Only a person's own words are praise: neither what a tool printed, be it in a user's message ("Observation: …",
 "the script says 'success'"), nor a word that the reply itself holds, which the person may have been asked to repeat,
 nor a bare yes to a question that the reply ends with. Feelings that no
-form of `phrases` names are left to a maintained lexicon (TextBlob's, from Pattern).
+form of `forms.toml` names are left to a maintained lexicon (TextBlob's, from Pattern).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from textblob.en import sentiment
 
 from slime.judging.llm.prompts import message_text, shorten
-from slime.judging.rules import phrases
 from slime.judging.rules.evidence import Evidence
+from slime.judging.rules.forms import forms
 from slime.judging.rules.narrated import narrated
 from slime.judging.rules.tool_results import read_tool_result, relayed
 from slime.messages import calls_of
@@ -108,6 +108,7 @@ def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterato
         return
     topic = _content_words(" ".join((*asked[-1:], reply)))
     own = _OwnWords(reply, text)
+    known = forms()
     is_open = True  # nothing has been said about the reply yet
     denial: Evidence | None = None
     for clause in clauses(text):
@@ -117,7 +118,7 @@ def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterato
             yield found
             if found.kind == "goes on":
                 return  # what follows is about the next task
-        elif phrases.CLARIFY.search(clause):
+        elif known.clarify.search(clause):
             return
         elif _is_ask(clause):
             if _content_words(clause) & topic:
@@ -125,7 +126,7 @@ def read_words(text: str, asked: Sequence[str] = (), reply: str = "") -> Iterato
             if is_open and not own.hold(clause):
                 yield Evidence(1, "asks something else", clause)
             return
-        elif phrases.DENIAL.search(phrases.CONTENT.sub(" ", clause)):
+        elif known.denial.search(known.content.sub(" ", clause)):
             denial = denial or Evidence(-1, "denial", clause)
         elif abs(feeling := sentiment(clause)[0]) >= FEELING and not (feeling > 0 and own.hold(clause)):
             is_open = False
@@ -139,10 +140,10 @@ class _OwnWords:
     the message quotes from a program."""
 
     def __init__(self, reply: str, text: str) -> None:
-        quoted = (match.group("words") for match in phrases.QUOTED.finditer(shorten(text, MAX_CHARS).lower()))
+        quoted = (match.group("words") for match in forms().quoted.finditer(shorten(text, MAX_CHARS).lower()))
         self._words = frozenset(re.findall(r"\w+", " ".join((reply.lower(), *quoted))))
         if "?" in reply.rstrip()[-QUESTION_CHARS:]:
-            self._words |= phrases.ASSENT
+            self._words |= forms().assent
 
     def hold(self, text: str) -> bool:
         """Whether all words of a piece of the person's message stand in the reply."""
@@ -151,17 +152,18 @@ class _OwnWords:
 
 def _read_clause(clause: str, own: _OwnWords) -> Evidence | None:
     """The weightiest form in one clause."""
-    rest = phrases.CONTENT.sub(" ", clause)
-    for kind, pattern in (("correction", phrases.REDO), ("change request", phrases.CHANGE)):
+    known = forms()
+    rest = known.content.sub(" ", clause)
+    for kind, pattern in (("correction", known.redo), ("change request", known.change)):
         if match := pattern.search(rest):
             return Evidence(-1, kind, match.group().strip())
-    if words := _first_not_in(own, phrases.MOVING_ON, rest):
+    if words := _first_not_in(own, known.moving_on, rest):
         return Evidence(1, "goes on", words)
-    if match := phrases.REJECTION.search(rest):
+    if match := known.rejection.search(rest):
         return Evidence(-1, "rejection", match.group().strip())
     if rest != clause and not own.hold(clause):
         return Evidence(1, "content", clause)
-    for kind, pattern in (("thanks", phrases.THANKS), ("praise", phrases.PRAISE)):
+    for kind, pattern in (("thanks", known.thanks), ("praise", known.praise)):
         if words := _first_not_in(own, pattern, rest):
             return Evidence(1, kind, words)
     return None
@@ -174,7 +176,7 @@ def _first_not_in(own: _OwnWords, pattern: re.Pattern[str], clause: str) -> str:
 
 
 def _is_ask(clause: str) -> bool:
-    asks = clause.endswith("?") or phrases.ASK.search(clause) is not None
+    asks = clause.endswith("?") or forms().ask.search(clause) is not None
     return asks and len(clause.split()) >= ASK_WORDS
 
 
@@ -182,7 +184,7 @@ def clauses(text: str) -> Iterator[str]:
     """A message in lower-case pieces that each say one thing; quoted lines and the marks of code are left out."""
     text = shorten(text, MAX_CHARS).lower().replace("’", "'").replace("```", "\n")
     text = "\n".join("" if line.lstrip().startswith(">") else line for line in text.split("\n"))
-    text = phrases.SET_PHRASE.sub(" ", text)
+    text = forms().set_phrase.sub(" ", text)
     for piece in re.split(r"(?<=[?])|[.!;\n](?=\s|$|\.)|:\s|,? \b(?:but|however|though|although|except)\b", text):
         clause = re.sub(r"\s+", " ", re.sub(r"[^\w\s'?/=\[\]-]", " ", piece)).strip()
         if clause:

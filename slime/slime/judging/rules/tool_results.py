@@ -18,8 +18,8 @@ from typing import Any
 import orjson
 
 from slime.judging.llm.prompts import message_text, shorten
-from slime.judging.rules import phrases
 from slime.judging.rules.evidence import Evidence
+from slime.judging.rules.forms import forms
 from slime.types import Message
 
 MAX_CHARS = 4000
@@ -67,7 +67,7 @@ def read_tool_result(message: Message, call: tuple[str, str] | None = None) -> E
     """
     text = message_text(message)
     told = shorten(text, MAX_CHARS).strip()
-    if phrases.TOOL_OUTAGE.search(told.lower()):
+    if forms().tool_outage.search(told.lower()):
         return None
     is_reading = call is not None and reads_text(*call)
     if _fields_say_failure(message, is_envelope=True) or _is_failed_object(text, is_reading):
@@ -150,4 +150,4 @@ def _is_error_message(lines: list[str]) -> bool:
     if lines[0].lower() == "traceback (most recent call last):":
         return re.match(r"[\w.]*(?:Error|Exception|Interrupt|Exit)\b", lines[-1]) is not None
     first = lines[0].lower().replace("’", "'")
-    return len(lines) <= ERROR_LINES and phrases.TOOL_ERROR.match(first) is not None
+    return len(lines) <= ERROR_LINES and forms().tool_error.match(first) is not None
