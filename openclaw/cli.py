@@ -21,10 +21,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from slime.errors import ConfigError, OpenClawError
+from typer.core import TyperCommand
 
 app = typer.Typer(
     name="openclaw-rl",
@@ -135,7 +136,23 @@ def status(
     print(describe(read_status(run_dir)))
 
 
-@app.command("rejudge", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+class _TakesJudgeFlags(TyperCommand):
+    """A command whose help lists the flags of the judge, which it hands on."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from slime.config.loader import flags_help
+
+        super().format_help(ctx, formatter)
+        typer.echo("Flags of the judge, as in a training run:\n\n" + flags_help(("judge",)))
+
+
+_HANDS_ON: dict[str, Any] = {
+    "cls": _TakesJudgeFlags,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+
+
+@app.command("rejudge", **_HANDS_ON)
 def rejudge(
     context: typer.Context,
     buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir")],
@@ -144,7 +161,7 @@ def rejudge(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what another judge says; change nothing")] = False,
 ) -> None:
-    """Have stored turns judged again by another judge or prompt. Takes the judge's flags, as training does."""
+    """Have stored turns judged again by another judge or prompt."""
     from slime.tools.rejudging import run_rejudging
 
     asyncio.run(run_rejudging(buffer, context.args, prompt=prompt, dry_run=dry_run))
@@ -154,14 +171,14 @@ judge = typer.Typer(no_args_is_help=True, help="Look at judges.", pretty_excepti
 app.add_typer(judge, name="judge")
 
 
-@judge.command("calibrate", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@judge.command("calibrate", **_HANDS_ON)
 def judge_calibrate(
     context: typer.Context,
     labelled: Annotated[
         Path | None, typer.Option("--labelled", metavar="FILE", help="labelled reactions; the set that ships if none")
     ] = None,
 ) -> None:
-    """Have a judge judge labelled reactions: agreement, kappa, confusion. Takes the judge's flags, as training does."""
+    """Have a judge judge labelled reactions: agreement, kappa, confusion."""
     import asyncio
 
     from slime.judging.calibration import LABELLED

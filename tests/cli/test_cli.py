@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from slime.config.leaves import leaves
 from slime.status import Status, write_status
 
 
@@ -20,6 +22,15 @@ def test_help_names_the_commands():
     assert done.returncode == 0
     for command in ("export", "import", "rejudge", "demo", "tiny-model", "replay-traffic", "status"):
         assert command in done.stdout
+
+
+@pytest.mark.parametrize("command", [("rejudge",), ("judge", "calibrate")])
+def test_help_of_a_command_that_takes_the_judges_flags_lists_them_all(command: tuple[str, ...]):
+    done = run(*command, "--help")
+    assert done.returncode == 0
+    missing = [leaf.flag for leaf in leaves().values() if leaf.section == "judge" and leaf.flag not in done.stdout]
+    assert not missing
+    assert "--rollout-batch-size" not in done.stdout
 
 
 def test_nothing_heavy_is_imported_before_it_is_asked_for():

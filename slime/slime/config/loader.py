@@ -223,17 +223,13 @@ def _parse(argv: Sequence[str], prog: str, sections: Collection[str]) -> dict[st
         "max_staleness; some have an older variable too, named below.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=118),
+        formatter_class=_help_formatter,
     )
     parser.add_argument("--config", dest="--config", metavar="FILE", help=f"YAML file of settings (env {CONFIG_ENV})")
     parser.add_argument(
         "--print-config", dest="--print-config", action="store_true", help="show every value and its origin, and exit"
     )
-    for section, meaning in section_help().items():
-        if section in sections:
-            group = parser.add_argument_group(section, meaning)
-            for leaf in (leaf for leaf in leaves().values() if leaf.section == section):
-                _add(group, leaf)
+    _add_sections(parser, sections)
     for alias in ALIASES.values():
         if alias.where == "flag" and alias.section in sections:
             parser.add_argument(alias.name, dest=alias.name, nargs="?", const="true", help=argparse.SUPPRESS)
@@ -241,6 +237,25 @@ def _parse(argv: Sequence[str], prog: str, sections: Collection[str]) -> dict[st
     if extras:
         raise ConfigError(_unknown_flag(extras[0], prog, sections))
     return vars(known)
+
+
+def flags_help(sections: Collection[str]) -> str:
+    """The flags of these sections as `--help` lists them, for a command that takes them beside its own."""
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False, formatter_class=_help_formatter)
+    _add_sections(parser, sections)
+    return parser.format_help()
+
+
+def _help_formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=34, width=118)
+
+
+def _add_sections(parser: argparse.ArgumentParser, sections: Collection[str]) -> None:
+    for section, meaning in section_help().items():
+        if section in sections:
+            group = parser.add_argument_group(section, meaning)
+            for leaf in (leaf for leaf in leaves().values() if leaf.section == section):
+                _add(group, leaf)
 
 
 def _add(group: argparse._ArgumentGroup, leaf: Leaf) -> None:
