@@ -16,7 +16,7 @@ from slime.config.sections import TeacherConfig
 from slime.engines.client import HttpEngine
 from slime.engines.scripted import ScriptedEngine
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
-from slime.judging.hindsight.teacher import NO_ID, Favourites, Lesson, NoLesson, Teacher, support_row, with_hint
+from slime.judging.hindsight.teacher import NO_ID, Teacher, TeacherScores, TopLogprobs, Unscored, support_row, with_hint
 from slime.protocols import TokenScores
 from slime.types import Completion, SamplingParams, Turn, TurnKind, VersionSpan
 
@@ -68,15 +68,15 @@ def teacher_of(chat: ChatFormat, engine: FixedEngine, policy: FixedEngine | None
 async def test_a_lesson_is_the_forward_pass_under_the_hint_from_the_first_token_on(chat: ChatFormat):
     model_dir = random_model()
     async with serve(model_dir) as served, HttpEngine(str(served.client.base_url)) as engine:
-        lesson = await Teacher(engine, engine, chat, TeacherConfig()).teach(turn_of(chat), [HINT, "Another hint."])
-    assert isinstance(lesson, Lesson)
+        scores = await Teacher(engine, engine, chat, TeacherConfig()).teach(turn_of(chat), [HINT, "Another hint."])
+    assert isinstance(scores, TeacherScores)
     prompt_ids = chat.render(with_hint(MESSAGES, HINT))
     expected = reference_logprobs(model_dir, [*prompt_ids, *REPLY])[-len(REPLY) :]
-    assert len(lesson.logprobs) == len(REPLY)
-    assert lesson.logprobs == pytest.approx(expected, abs=1e-5)
+    assert len(scores.logprobs) == len(REPLY)
+    assert scores.logprobs == pytest.approx(expected, abs=1e-5)
     unhinted = reference_logprobs(model_dir, [*chat.render(MESSAGES), *REPLY])[-len(REPLY) :]
-    assert max(abs(a - b) for a, b in zip(lesson.logprobs, unhinted, strict=True)) > 0.01
-    assert (lesson.hint, lesson.top) == (HINT, None)
+    assert max(abs(a - b) for a, b in zip(scores.logprobs, unhinted, strict=True)) > 0.01
+    assert (scores.hint, scores.top) == (HINT, None)
 
 
 @pytest.mark.parametrize("support", ["teacher", "student", "overlap"])
@@ -84,9 +84,9 @@ async def test_top_ids_are_those_of_both_forward_passes(chat: ChatFormat, suppor
     model_dir, k = random_model(), 4
     async with serve(model_dir) as served, HttpEngine(str(served.client.base_url)) as engine:
         config = TeacherConfig(teacher_top_k=k, teacher_support=support)  # type: ignore[arg-type]
-        lesson = await Teacher(engine, engine, chat, config).teach(turn_of(chat), [HINT])
-    assert isinstance(lesson, Lesson)
-    assert lesson.top is not None
+        scores = await Teacher(engine, engine, chat, config).teach(turn_of(chat), [HINT])
+    assert isinstance(scores, TeacherScores)
+    assert scores.top is not None
     theirs, ours = (distributions(model_dir, chat, messages) for messages in (with_hint(MESSAGES, HINT), MESSAGES))
     shared = 0.0
     for t in range(len(REPLY)):
@@ -94,16 +94,16 @@ async def test_top_ids_are_those_of_both_forward_passes(chat: ChatFormat, suppor
         both = [token_id for token_id in top_ours if token_id in top_theirs]
         shared += len(both) / k / len(REPLY)
         ids = {"teacher": top_theirs, "student": top_ours, "overlap": both}[support]
-        assert [i for i in lesson.top.ids[t] if i != NO_ID] == ids
-        assert len(lesson.top.ids[t]) == k
+        assert [i for i in scores.top.ids[t] if i != NO_ID] == ids
+        assert len(scores.top.ids[t]) == k
         for token_id, teacher, policy in zip(
-            ids, lesson.top.teacher_logprobs[t], lesson.top.policy_logprobs[t], strict=False
+            ids, scores.top.teacher_logprobs[t], scores.top.policy_logprobs[t], strict=False
         ):
             # 64 of the 263 ids are fetched: of what lies outside, the bound is at least what it is.
             for said, row in ((teacher, theirs[t]), (policy, ours[t])):
                 inside = token_id in row.topk(64).indices.tolist()
                 assert said == pytest.approx(float(row[token_id]), abs=1e-4) if inside else said >= row[token_id] - 1e-4
-    assert lesson.overlap == pytest.approx(shared)
+    assert scores.overlap == pytest.approx(shared)
 
 
 def distributions(model_dir: Path, chat: ChatFormat, messages: Sequence[dict[str, str]]) -> torch.Tensor:
@@ -126,17 +126,17 @@ def distributions(model_dir: Path, chat: ChatFormat, messages: Sequence[dict[str
     ],
 )
 async def test_a_failure_is_no_lesson_and_says_why(chat: ChatFormat, answer: TokenScores | Exception, reason: str):
-    lesson = await teacher_of(chat, FixedEngine(answer), teacher_timeout_s=0.2).teach(turn_of(chat), [HINT])
-    assert isinstance(lesson, NoLesson)
-    assert reason in lesson.reason
+    scores = await teacher_of(chat, FixedEngine(answer), teacher_timeout_s=0.2).teach(turn_of(chat), [HINT])
+    assert isinstance(scores, Unscored)
+    assert reason in scores.reason
 
 
 async def test_a_busy_teacher_is_asked_again_and_no_hint_is_no_lesson(chat: ChatFormat):
     good = TokenScores((-0.1,) * len(REPLY), 3)
     engine = FixedEngine(EngineUnavailable("busy", retry_after_s=0.01), good)
-    lesson = await teacher_of(chat, engine).teach(turn_of(chat), [HINT])
-    assert lesson == Lesson(HINT, good.logprobs, 3)
-    assert await teacher_of(chat, engine).teach(turn_of(chat), []) == NoLesson("there is no hint")
+    scores = await teacher_of(chat, engine).teach(turn_of(chat), [HINT])
+    assert scores == TeacherScores(HINT, good.logprobs, 3)
+    assert await teacher_of(chat, engine).teach(turn_of(chat), []) == Unscored("there is no hint")
 
 
 async def test_the_hint_follows_the_last_words_of_the_user_and_the_reply_is_not_tokenised_again(chat: ChatFormat):
@@ -177,15 +177,15 @@ async def test_the_hint_whose_teacher_agrees_most_is_chosen(
     bad, good = row_scores([3, 4, 9], [1, 5, 9], [1, 3, 9]), row_scores([1, 2, 9], [1, 2, 9], [5, 6, 9])
     good = replace(good, logprobs=tuple(value - 10 for value in good.logprobs))
     teacher = teacher_of(chat, FixedEngine(bad, good), policy, hint_selection=selection, teacher_top_k=2)
-    lesson = await teacher.teach(turn_of(chat, (97, 98, 99)), ["bad", "good"])
-    assert isinstance(lesson, Lesson)
-    assert (lesson.hint, lesson.logprobs) == (hint, logprobs)
-    assert lesson.overlap == pytest.approx(overlap)
+    scores = await teacher.teach(turn_of(chat, (97, 98, 99)), ["bad", "good"])
+    assert isinstance(scores, TeacherScores)
+    assert (scores.hint, scores.logprobs) == (hint, logprobs)
+    assert scores.overlap == pytest.approx(overlap)
 
 
 def test_an_id_that_was_not_told_is_as_likely_as_it_can_be_at_most():
-    teacher = Favourites((1, 2, 3), tuple(map(math.log, (0.6, 0.3, 0.09))))
-    policy = Favourites((4, 1, 5), tuple(map(math.log, (0.5, 0.3, 0.1))))
+    teacher = TopLogprobs((1, 2, 3), tuple(map(math.log, (0.6, 0.3, 0.09))))
+    policy = TopLogprobs((4, 1, 5), tuple(map(math.log, (0.5, 0.3, 0.1))))
     ids, theirs, ours = support_row(teacher, policy, 2, "student")
     assert ids == (4, 1)
     assert theirs == pytest.approx((math.log(0.01), math.log(0.6)))  # 0.01 is what three ids leave
@@ -194,7 +194,7 @@ def test_an_id_that_was_not_told_is_as_likely_as_it_can_be_at_most():
 
 
 def test_ids_that_were_not_told_share_what_the_others_leave():
-    told = Favourites((1, 2), tuple(map(math.log, (0.9, 0.06))))
+    told = TopLogprobs((1, 2), tuple(map(math.log, (0.9, 0.06))))
     row = tuple(told.of((1, 3, 4, 5)))
     assert row == pytest.approx([math.log(p) for p in (0.9, 0.04 / 3, 0.04 / 3, 0.04 / 3)])
     assert sum(map(math.exp, row)) < 1
@@ -212,7 +212,7 @@ async def test_the_deadline_covers_all_hints_together(chat: ChatFormat):
         chat, Hanging(EngineError("")), hint_selection="token_optimal", teacher_top_k=2, teacher_timeout_s=0.1
     )
     async with asyncio.timeout(5):
-        assert isinstance(await teacher.teach(turn_of(chat), ["one", "two"]), NoLesson)
+        assert isinstance(await teacher.teach(turn_of(chat), ["one", "two"]), Unscored)
 
 
 @pytest.mark.parametrize(("is_policy", "teacher_adapter"), [(True, "ada"), (False, "")])
@@ -222,5 +222,5 @@ async def test_the_policys_adapter_is_asked_for_the_policy_and_for_a_teacher_tha
     engine, policy = FixedEngine(row_scores([1, 2])), FixedEngine(row_scores([1, 2]))
     config = TeacherConfig(teacher_top_k=2)
     teacher = Teacher(engine, policy, chat, config, adapter_of=lambda turn: "ada", is_policy=is_policy)
-    assert isinstance(await teacher.teach(turn_of(chat, (97,)), [HINT]), Lesson)
+    assert isinstance(await teacher.teach(turn_of(chat, (97,)), [HINT]), TeacherScores)
     assert (engine.adapters, policy.adapters) == ([teacher_adapter], ["ada"])

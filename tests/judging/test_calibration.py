@@ -99,7 +99,7 @@ async def test_the_rules_agree_with_the_set_that_ships() -> None:
         ('{"request": "a", "reply": "b", "next": "c"}', "no 'label'"),
         ('{"request": "a", "reply": "b", "next": "c", "label": 2}', "label must be -1, 0 or 1"),
         ('{"request": "a", "reply": "b", "next": [], "label": 1}', "next must be"),
-        ("", "nothing is labelled"),
+        ("", "no labelled reactions"),
     ],
 )
 def test_a_set_that_cannot_be_read_names_the_line(tmp_path: Path, line: str, problem: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from slime.config import JudgeConfig, RolloutConfig
 from slime.judging.hindsight.hints import Hindsight
-from slime.judging.hindsight.teacher import Lesson, NoLesson, Teacher
+from slime.judging.hindsight.teacher import Teacher, TeacherScores, Unscored
 from slime.judging.scripted import ScriptedJudge
 from slime.progress import Progress
 from slime.rollout.context import RolloutContext
@@ -36,11 +36,11 @@ class ScriptedTeacher(Teacher):
     def __init__(self) -> None:
         self.priors: list[str | None] = []
 
-    async def teach(self, turn: Turn, hints, prior: Turn | None = None) -> Lesson | NoLesson:  # type: ignore[no-untyped-def]
+    async def teach(self, turn: Turn, hints, prior: Turn | None = None) -> TeacherScores | Unscored:  # type: ignore[no-untyped-def]
         self.priors.append(prior.turn_id if prior else None)
         if hints[0] == "fail":
-            return NoLesson("EngineRejected: too long")
-        return Lesson(hints[0], (-0.25,) * len(turn.completion.token_ids), version=0)
+            return Unscored("EngineRejected: too long")
+        return TeacherScores(hints[0], (-0.25,) * len(turn.completion.token_ids), version=0)
 
 
 @pytest.fixture

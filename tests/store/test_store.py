@@ -310,7 +310,7 @@ def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     with sqlite3.connect(newer) as connection:
         connection.execute("PRAGMA user_version = 99")
     text.write_text("not a database at all " * 100)
-    for path, problem in ((foreign, "something else"), (newer, "store schema 99"), (text, "not a database")):
+    for path, problem in ((foreign, "not a turn store"), (newer, "store schema 99"), (text, "not a database")):
         with pytest.raises(ConfigError, match=problem):
             Store.open(path)
         with pytest.raises(ConfigError, match=problem):  # the lock was let go

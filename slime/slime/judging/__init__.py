@@ -1,1 +1,1 @@
-"""Who says how good a turn was: a model, rules, a plug-in or a script."""
+"""Judges score turns by their next state: a chat model, rules, a reward plug-in or a script."""

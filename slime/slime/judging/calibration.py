@@ -1,4 +1,4 @@
-"""How well a judge agrees with people: a labelled set in, agreement, kappa, positive rate and confusion out.
+"""Calibration of a judge on a labelled set: agreement, Cohen's kappa, positive rate and confusion matrix.
 
     FILE.jsonl ─▶ Labelled × n ─▶ judge_again ─▶ (label, score) × n ─▶ Calibration
 
@@ -51,7 +51,7 @@ def read_labelled(path: Path) -> list[Labelled]:
                 reason = f"no {error}" if isinstance(error, KeyError) else str(error)
                 raise ConfigError(f"{path}:{number}: not a labelled reaction: {reason}") from None
     if not found:
-        raise ConfigError(f"{path}: nothing is labelled in it")
+        raise ConfigError(f"{path}: no labelled reactions; one JSON object a line, with request, reply, next and label")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Whether a judge still judges as it did at the beginning of the run: rolling figures, and an alarm.
+"""Drift detection: compares a judge's recent verdicts with those of the run's beginning, and raises an alarm.
 
     Judge ◀─ WatchedJudge ─▶ verdict
                   │ each verdict

@@ -1,4 +1,4 @@
-"""A judge made of the user's reward function: `--custom-rm-path`.
+"""Wraps the user's reward function (`--custom-rm-path`) as a judge.
 
     Turn ─▶ RewardHook (user's code) ─▶ number? finite? in time? ─▶ Verdict
                                           │ no

@@ -1,4 +1,4 @@
-"""Whose word counts: a person's, then the reward plug-in's, then a judge's.
+"""Precedence of verdicts: a person's, then the reward plug-in's, then a judge's.
 
 feedback with a value ─▶ Verdict by "person" ─┐
 feedback in words ─▶ judge reads them as the   ├─▶ effective_verdict ─▶ the one that is stored and trained

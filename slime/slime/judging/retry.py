@@ -1,4 +1,4 @@
-"""What happens when a model does not answer: the one retry policy of judges, hints and teachers.
+"""Retries, circuit breaker and deferral: the one policy for models that do not answer.
 
     call ─▶ CircuitBreaker ─▶ with_retries ─▶ the model
               │ open             │ retries or deadline used up

@@ -1,4 +1,4 @@
-"""A judge that says what it was told to: for tests, demos and dry runs of everything around a judge."""
+"""A scripted judge, for tests, demos and dry runs of everything around a judge."""
 
 from __future__ import annotations
 

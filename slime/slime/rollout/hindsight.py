@@ -1,8 +1,8 @@
 """Samples of live turns with the teacher's log-probs: for on-policy distillation, with or without a reward.
 
-    Turn, Verdict with hints ─ Teacher ─▶ Lesson ─ streams ─▶ Sample: teacher_logprobs, has_teacher, has_reward
+    Turn, Verdict with hints ─ Teacher ─▶ TeacherScores ─ streams ─▶ Sample: teacher_logprobs, has_teacher, has_reward
                                   │
-                                  └─▶ NoLesson ─▶ a sample with its reward alone, or none
+                                  └─▶ Unscored ─▶ a sample with its reward alone, or none
 
     hint   reward    a method that needs its teacher   one that does not
     yes    yes       teacher                           teacher and reward
@@ -26,7 +26,7 @@ from slime.config.sections import LoraConfig
 from slime.data.stitching import ScoredTurn
 from slime.judging.hindsight.hints import HintingJudge, HintSource, LlmHints
 from slime.judging.hindsight.rule_hints import RuleHints
-from slime.judging.hindsight.teacher import Lesson, NoLesson, Teacher, TopIds
+from slime.judging.hindsight.teacher import Teacher, TeacherScores, TopIds, Unscored
 from slime.judging.llm.chat_model import ChatModel
 from slime.rollout.context import RolloutContext
 from slime.rollout.live import NotTrained, group_of, live_samples
@@ -49,37 +49,37 @@ def taught_samples(
     """One sample a turn, by the table above.
 
     Args:
-        needs_teacher: leave a turn without a lesson out whatever its score.
-        topk_streams: with `--teacher-top-k`, which of a lesson's ids become streams; the method that reads them
+        needs_teacher: leave a turn that the teacher did not score out, whatever its reward.
+        topk_streams: with `--teacher-top-k`, which of the top ids become streams; the method that reads them
             registers their fields.
     """
 
     async def make_sample(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
-        lesson = await _lesson(ctx.store, teacher, turn, verdict)
-        if isinstance(lesson, NoLesson) and (needs_teacher or not verdict.has_reward):
-            return NotTrained(f"no teacher: {lesson.reason}")
+        scores = await _scores_of(ctx.store, teacher, turn, verdict)
+        if isinstance(scores, Unscored) and (needs_teacher or not verdict.has_reward):
+            return NotTrained(f"no teacher: {scores.reason}")
         has_reward = (int(verdict.has_reward),) * len(turn.completion.token_ids)
         streams: dict[str, Sequence[Any]] = {"has_reward": has_reward}
-        if isinstance(lesson, Lesson):
-            streams |= {"teacher_logprobs": lesson.logprobs, "has_teacher": (1,) * len(lesson.logprobs)}
-            if ctx.teaching.teacher_top_k and lesson.top is not None:
-                streams |= topk_streams(lesson.top)
+        if isinstance(scores, TeacherScores):
+            streams |= {"teacher_logprobs": scores.logprobs, "has_teacher": (1,) * len(scores.logprobs)}
+            if ctx.teaching.teacher_top_k and scores.top is not None:
+                streams |= topk_streams(scores.top)
         return group_of(ScoredTurn(turn, verdict.score or 0.0, streams))
 
     hinting = HintingJudge(ctx.judge, hint_source, ctx.teaching.hint_selection)
     return live_samples(replace(ctx, judge=hinting), make_sample)
 
 
-async def _lesson(store: Store, teacher: Teacher, turn: Turn, verdict: Verdict) -> Lesson | NoLesson:
+async def _scores_of(store: Store, teacher: Teacher, turn: Turn, verdict: Verdict) -> TeacherScores | Unscored:
     if not verdict.hints:
-        return NoLesson("there is no hint")
+        return Unscored("there is no hint")
     prior = await store.get(turn.parent_id) if turn.parent_id else None
-    lesson = await teacher.teach(turn, verdict.hints, prior)
-    if isinstance(lesson, NoLesson):
-        log.warning("turn not taught turn=%s reason=%r", turn.turn_id, lesson.reason)
+    scores = await teacher.teach(turn, verdict.hints, prior)
+    if isinstance(scores, Unscored):
+        log.warning("turn not taught turn=%s reason=%r", turn.turn_id, scores.reason)
     else:
-        log.info("turn taught turn=%s teacher=%d overlap=%.2f", turn.turn_id, lesson.version, lesson.overlap)
-    return lesson
+        log.info("turn taught turn=%s teacher=%d overlap=%.2f", turn.turn_id, scores.version, scores.overlap)
+    return scores
 
 
 def hint_reader(config: Config) -> str:

@@ -1,4 +1,4 @@
-"""Rows that an earlier program wrote, read as if today's had: what decided something then stood among the details.
+"""Reads rows of schemas before 4, which kept fields that decide something among the details.
 
     {"details": {"source": "alice", …}} ─▶ {"source": "alice", "details": {…}}
 

@@ -1,4 +1,4 @@
-"""Which turns of its session a turn goes on from, nearest first.
+"""Ancestors of a turn within its session, nearest first.
 
     turn ─ parent ─▶ turn ─ parent ─▶ … ─ none: its history was rewritten ─▶ the session's newest turn before it ─▶ …
 

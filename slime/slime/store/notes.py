@@ -1,4 +1,4 @@
-"""Turns as matching needs them: found by opaque keys, and read without what is long.
+"""Look-up of turns for matching: by opaque keys, without ids and log-probs.
 
     append(turn, keys) ─▶ matching_keys (key, seq) ─▶ recall(keys) ─▶ TurnNote
 

@@ -1,4 +1,4 @@
-"""What is said of turns: verdicts, every judgement behind them, and the feedback of people, which comes first.
+"""Verdicts on turns, every judgement behind them, and people's feedback, which takes precedence.
 
     judge ──▶ record_verdict ─┬▶ verdicts     the one that counts now
                               ├▶ judgements   each answer of each judge, for ever

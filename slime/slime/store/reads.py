@@ -1,4 +1,4 @@
-"""Every look at the store: rows to turns, each checked against its checksum before anybody sees it."""
+"""All reads of the store: decodes rows to turns and verifies each against its checksum."""
 
 from __future__ import annotations
 

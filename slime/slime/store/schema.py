@@ -1,4 +1,4 @@
-"""The tables, and the only place that opens the database file.
+"""Schema and migrations of the store, and the only place that opens the database file.
 
 Small rows that change (`turns`: state, lease) stand apart from large ones that never do (`records`: ids,
 log-probs), so that a move of state rewrites bytes, not kilobytes. Text is stored once: `contents` holds each
@@ -164,7 +164,7 @@ def prepare(path: Path) -> None:
         ConfigError: the file is not a turn store, or a newer program wrote it.
     """
     if path.is_symlink():
-        raise ConfigError(f"{path} is a symbolic link; name the directory that the database lies in")
+        raise ConfigError(f"{path} is a symbolic link; give the directory that holds the database")
     path.touch(mode=0o600)
     if path.stat().st_mode & 0o077 and path.stat().st_uid == os.geteuid():
         path.chmod(0o600)  # of an earlier version, or copied; its journals get the same mode
@@ -204,7 +204,7 @@ def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
         return
     connection.execute("ROLLBACK")
     if application_id != APPLICATION_ID:
-        raise ConfigError(f"{path} is a database of something else; choose another rl_buffer_dir")
+        raise ConfigError(f"{path} is not a turn store (foreign application id); choose another --rl-buffer-dir")
     if version != SCHEMA_VERSION:
         raise ConfigError(
             f"{path} has store schema {version}, this program reads {SCHEMA_VERSION}; "

@@ -1,4 +1,4 @@
-"""Which moves a turn may make between its birth and its end, as data.
+"""The state machine of a turn, as data.
 
            next state          claim            verdict           update
     SERVED ──────────▶ READY ──────────▶ CLAIMED ──────────▶ JUDGED ──────────▶ TRAINED

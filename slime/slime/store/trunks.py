@@ -1,4 +1,4 @@
-"""What a new turn can share with an earlier one: the ids that were fed and sampled, and the messages' numbers.
+"""Prefix sharing between turns: the fed and sampled ids and the message numbers that a new turn can reuse.
 
 A record is a small difference to its base, the base one to its own, and so on to a root. `load_trunk` walks
 that chain in one query; `TrunkCache` keeps the trunks of conversations that are going on, so that an append

@@ -1,4 +1,4 @@
-"""The one thread that writes, and its group commit.
+"""The writer thread, and its group commit.
 
     append ─┐                        ┌─ BEGIN IMMEDIATE ─ job ─ job ─ job ─ COMMIT (fsync) ─┐
     claim  ─┼─▶ queue ─▶ all waiting ┤                                                      ├─▶ awaiting callers

@@ -1,4 +1,4 @@
-"""What enters the store, what is attached to it, excluded and trained; leases and opinions have their own files.
+"""Writes of turns: append, attach, exclude, abort, mark trained; leases and opinions have their own files.
 
 Each function is one job of the writer: it runs inside a savepoint, so it happens whole or not at all.
 """

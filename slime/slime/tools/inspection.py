@@ -27,7 +27,7 @@ from slime.config.loader import load_config
 from slime.config.output_paths import output_path
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError, OpenClawError
-from slime.judging.hindsight.teacher import NoLesson, Teacher
+from slime.judging.hindsight.teacher import Teacher, Unscored
 from slime.judging.rules.judge import RuleJudge
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import ROLLOUT
@@ -170,8 +170,8 @@ class _NoTeacher(Teacher):
     def __init__(self) -> None:
         pass
 
-    async def teach(self, turn: Turn, hints: Sequence[str], prior: Turn | None = None) -> NoLesson:
-        return NoLesson("nobody to ask: give --engine-url or --teacher-url, and --model-path")
+    async def teach(self, turn: Turn, hints: Sequence[str], prior: Turn | None = None) -> Unscored:
+        return Unscored("nobody to ask: give --engine-url or --teacher-url, and --model-path")
 
 
 @contextlib.asynccontextmanager

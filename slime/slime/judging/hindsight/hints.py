@@ -1,4 +1,4 @@
-"""Hindsight: what the next state says the reply should have heeded, as one to three sentences.
+"""Hindsight hints: extracts from the next state what the reply should have heeded, as one to three sentences.
 
     Turn ─▶ hint_messages ─▶ a chat model × votes ─▶ read_hint ─▶ quorum? ─▶ candidates
                                                                       │ the same twice, too long,

@@ -1,11 +1,11 @@
-"""Whether a hint gives the answer away instead of saying how to find it or how to put it.
+"""Rejects hints that contain the answer instead of saying how to find it or how to put it.
 
     hint, request, next state ─▶ the reason it is refused, or nothing
 
-A teacher that was told the answer is certain of it for a reason that no later request will contain; what a
-policy learns from it is to be certain. A hint says how: shorter, without bold, check the units. So numbers that
-the request does not hold, code, statements of the answer and long quotations are refused, and a hint too many
-rather than one too few: a turn without a hint is only not distilled.
+A hint that contains the answer teaches overconfidence: the teacher's certainty comes from information that the policy
+will not have. A hint says how: shorter, without bold, check the units. So numbers that the request does not hold, code,
+statements of the answer and long quotations are rejected. False positives are preferred: a rejected hint only means
+that the turn is not distilled.
 """
 
 from __future__ import annotations

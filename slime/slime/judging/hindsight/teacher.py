@@ -1,11 +1,11 @@
 """The teacher: scores the tokens that the policy sampled under a prompt that also contains the hint.
 
     Turn, hint ─▶ messages with the hint ─ ChatFormat ─▶ prompt ids ┐
-                  the reply's ids, as they were sampled ────────────┴▶ engine.score ─▶ ℓ_T of each of them ─▶ Lesson
+                  the reply's ids, as they were sampled ────────────┴▶ engine.score ─▶ ℓ_T of each ─▶ TeacherScores
                   without the hint, where k ids a token are wanted ──▶ policy.score ─▶ its own k likeliest ids
 
-Nothing is tokenised twice and nothing is filled in: a lesson has one log-prob for every sampled token, the first
-included, or there is no lesson and it says why. The teacher's are of its own distribution, at temperature 1.
+Nothing is tokenised twice and nothing is padded: there is one log-prob for every sampled token, the first included, or
+`Unscored` with the reason. Log-probs are of the teacher's own distribution, at temperature 1.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _K_TO_CHOOSE_BY = 4
 """Ids a token by which hints are compared where no k is asked for; the paper finds no gain above it."""
 
 _LEAST_BREADTH = 64
-"""Ids a token whose log-probs are fetched, at least: one model's favourites are looked up among the other's."""
+"""Ids a token whose log-probs are fetched, at least: one model's top ids are looked up among the other's."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopIds:
-    """For each of T tokens a support of k ids, and what both models think of them.
+    """For each of T tokens a support of k ids, with both models' log-probs of them.
 
     >>> TopIds(((11, 7), (4, NO_ID)), ((-0.1, -3.0), (-0.2, 0.0)), ((-0.9, -0.8), (-0.2, 0.0)))
 
@@ -53,10 +53,10 @@ class TopIds:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What the teacher thinks of a reply of T tokens.
+class TeacherScores:
+    """The teacher's log-probs of a reply of T tokens.
 
-    >>> Lesson("Keep it short.", (-0.2, -4.1), version=3)
+    >>> TeacherScores("Keep it short.", (-0.2, -4.1), version=3)
 
     Attributes:
         hint: what the teacher had read; at token-optimal selection the hint of most tokens.
@@ -73,8 +73,8 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class NoLesson:
-    """Why a reply was not scored: `NoLesson("EngineRejected: longer than the context")`."""
+class Unscored:
+    """Why a reply was not scored: `Unscored("EngineRejected: longer than the context")`."""
 
     reason: str
 
@@ -84,9 +84,9 @@ class Teacher:
     """Scores replies under their hints.
 
     Args:
-        engine: whose opinion counts; it has the policy's tokenizer.
-        policy: the engine that serves the policy; asked only where k ids a token are wanted.
-        adapter_of: whose adapter of the policy's a turn is answered with; empty: the base's.
+        engine: serves the teacher; its tokenizer is the policy's.
+        policy: serves the policy; called only where k ids a token are wanted.
+        adapter_of: the policy's adapter that answered a turn; empty: the base.
         is_policy: whether the teacher is that policy, adapter and all.
     """
 
@@ -105,15 +105,15 @@ class Teacher:
     def _k(self) -> int:
         return self.config.teacher_top_k or (_K_TO_CHOOSE_BY if self._chooses else 0)
 
-    async def teach(self, turn: Turn, hints: Sequence[str], prior: Turn | None = None) -> Lesson | NoLesson:
-        """The lesson of the best of `hints` by the configured selection; of the first where that needs no opinion.
+    async def teach(self, turn: Turn, hints: Sequence[str], prior: Turn | None = None) -> TeacherScores | Unscored:
+        """Scores under the best of `hints` by the configured selection; under the first where that needs no scores.
 
         Args:
             hints: candidates, the preferred one first.
             prior: the turn before, whose ids the prompt was fed with.
         """
         if not hints:
-            return NoLesson("there is no hint")
+            return Unscored("there is no hint")
         if not self._chooses:
             hints = hints[:1]
         try:
@@ -121,11 +121,11 @@ class Teacher:
                 scores = await asyncio.gather(*(self._under(hint, turn, prior) for hint in hints))
                 own = await self._own(turn) if self._k else None
         except TimeoutError:
-            return NoLesson(f"the teacher gave no answer within {self.config.teacher_timeout_s:g} s")
+            return Unscored(f"the teacher gave no answer within {self.config.teacher_timeout_s:g} s")
         except (EngineError, RenderError) as error:
-            return NoLesson(f"{type(error).__name__}: {error}")
+            return Unscored(f"{type(error).__name__}: {error}")
         if own is None:
-            return Lesson(hints[0], scores[0].logprobs, scores[0].version)
+            return TeacherScores(hints[0], scores[0].logprobs, scores[0].version)
         return self._choose(hints, scores, own)
 
     async def _under(self, hint: str, turn: Turn, prior: Turn | None) -> TokenScores:
@@ -152,8 +152,8 @@ class Teacher:
             raise EngineError(f"{len(scores.top_ids)} rows of top ids came for a reply of {len(reply)} tokens")
         return scores
 
-    def _choose(self, hints: Sequence[str], scores: Sequence[TokenScores], own: TokenScores) -> Lesson:
-        """The lesson whose teacher has most favourites in common with the policy: of all hints, or token by token."""
+    def _choose(self, hints: Sequence[str], scores: Sequence[TokenScores], own: TokenScores) -> TeacherScores:
+        """The hint whose teacher shares most top ids with the policy, for the whole reply or token by token."""
         k, num_tokens = self._k, len(own.logprobs)
         overlaps = [
             [len({*top[:k]} & {*mine[:k]}) / k for top, mine in zip(s.top_ids, own.top_ids, strict=True)]
@@ -166,15 +166,15 @@ class Teacher:
             chosen = [max(by_preference, key=lambda i: sum(overlaps[i]))] * num_tokens
         rows = [
             support_row(
-                Favourites(scores[i].top_ids[t], scores[i].top_logprobs[t]),
-                Favourites(own.top_ids[t], own.top_logprobs[t]),
+                TopLogprobs(scores[i].top_ids[t], scores[i].top_logprobs[t]),
+                TopLogprobs(own.top_ids[t], own.top_logprobs[t]),
                 k,
                 self.config.teacher_support,
             )
             for t, i in enumerate(chosen)
         ]
         ids, teacher, policy = zip(*rows, strict=True)
-        return Lesson(
+        return TeacherScores(
             hint=hints[max(by_preference, key=chosen.count)],
             logprobs=tuple(scores[i].logprobs[t] for t, i in enumerate(chosen)),
             version=scores[0].version,
@@ -184,8 +184,8 @@ class Teacher:
 
 
 @dataclass(frozen=True, slots=True)
-class Favourites:
-    """The likeliest ids at one token, the likeliest first, and their log-probs."""
+class TopLogprobs:
+    """The k likeliest ids at one token, likeliest first, and their log-probs."""
 
     ids: Sequence[int]
     logprobs: Sequence[float]
@@ -202,7 +202,7 @@ class Favourites:
 Row = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
 
 
-def support_row(teacher: Favourites, policy: Favourites, k: int, kind: str) -> Row:
+def support_row(teacher: TopLogprobs, policy: TopLogprobs, k: int, kind: str) -> Row:
     """The support of one token: k ids, the teacher's log-probs of them, and the policy's.
 
     Args:

@@ -1,4 +1,4 @@
-"""A judge behind any OpenAI-compatible URL: OpenAI itself, vLLM, SGLang, llama.cpp, Ollama, a gateway.
+"""Chat model behind an OpenAI-compatible URL: OpenAI, vLLM, SGLang, llama.cpp, Ollama, a gateway.
 
     messages ─▶ circuit breaker ─▶ retries ─▶ official client ─▶ /chat/completions ─▶ Answer
                      │ open           │ used up           a request it refuses: EngineRejected, never repeated

@@ -1,4 +1,4 @@
-"""What a judge asks: a chat model, wherever it runs.
+"""The chat model that a judge asks, wherever it runs.
 
 messages ─▶ EngineModel ─ render ─▶ ids ─▶ an engine of ours: the policy's, frozen or current, or a judge's own
          └▶ ApiModel    ─ HTTP ──▶ any OpenAI-compatible server (see `api_model`)

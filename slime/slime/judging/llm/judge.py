@@ -1,4 +1,4 @@
-"""The llm judge: asks a chat model, several times, how a reply was received.
+"""LLM-as-a-judge: majority vote of a chat model on how a reply was received.
 
     Turn ─▶ prompts.judge_messages ─▶ votes.ask_votes ─ prompts.read_score ─▶ votes.majority ─▶ Verdict
 

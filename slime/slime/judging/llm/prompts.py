@@ -1,4 +1,4 @@
-"""What an llm judge is shown and how its answer is read.
+"""Builds the prompts of LLM judges and parses their answers.
 
     messages ─▶ each cut to its share and defused ─▶ one line of JSON each, with its role ─▶ between marks with a nonce
 

@@ -1,4 +1,4 @@
-"""Replies to one request, compared with each other: regenerations in a conversation, and groups that were sampled.
+"""Ranks replies to one request against each other: regenerations in a conversation, and sampled groups.
 
     turns of one request ─▶ shuffled for each vote ─▶ model ─▶ \\boxed{2 > 1 = 3} ─▶ points ─▶ mean ─▶ Verdict each
 

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that says what it was told to, faults included: a judge for tests, demos and dry runs.
+"""A scripted OpenAI-compatible server with fault injection: a judge for tests, demos and dry runs.
 
 POST /v1/chat/completions ─▶ script(Asked) ─▶ a text: answered   a Fault: gone wrong, and counted
 GET  /v1/models           ─▶ one model
@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 
 class Fault(enum.StrEnum):
@@ -75,47 +76,42 @@ class ScriptedJudgeApi:
         self.fired: Counter[Fault] = Counter()
         self._script = script if callable(script) else _in_order(script)
         self._refuses = refuses
+        self._app = Starlette(
+            routes=[Route("/v1/models", self._models), Route("/v1/chat/completions", self._answer, methods=["POST"])]
+        )
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise NotImplementedError(f"no {scope['type']} here")
-        raw = await _read_body(receive)
-        if scope["path"] == "/v1/models":
-            await _send(send, 200, {"object": "list", "data": [{"id": self.model, "object": "model"}]})
-        elif scope["path"] == "/v1/chat/completions":
-            await self._answer(scope, orjson.loads(raw), send)
-        else:
-            await _send(send, 404, _error("no such endpoint", None))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
-    async def _answer(self, scope: MutableMapping[str, Any], body: dict[str, Any], send: Send) -> None:
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": self.model, "object": "model"}]})
+
+    async def _answer(self, request: Request) -> Response:
+        body = await request.json()
         if refused := sorted(self._refuses & body.keys()):
-            return await _send(send, 400, _error(f"unsupported parameter: {refused[0]}", refused[0]))
-        headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
-        asked = Asked(len(self.asked), body, headers.get("authorization", "").removeprefix("Bearer "))
+            return _error(400, f"unsupported parameter: {refused[0]}", refused[0])
+        asked = Asked(len(self.asked), body, request.headers.get("authorization", "").removeprefix("Bearer "))
         self.asked.append(asked)
         line = self._script(asked)
         if not isinstance(line, Fault):
-            return await _send(send, 200, self._completion(line, "stop"))
+            return JSONResponse(self._completion(line, "stop"))
         self.fired[line] += 1
-        await self._fail(line, send)
+        return await self._fail(line)
 
-    async def _fail(self, fault: Fault, send: Send) -> None:
+    async def _fail(self, fault: Fault) -> Response:
         match fault:
-            case Fault.HTTP_400 | Fault.HTTP_401 | Fault.HTTP_429 | Fault.HTTP_500 | Fault.HTTP_503:
-                headers = [(b"retry-after", b"0")] if fault is Fault.HTTP_429 else []
-                await _send(send, int(fault.removeprefix("http_")), _error(f"injected {fault}", None), headers)
             case Fault.HANG:
                 await asyncio.Event().wait()  # until the server is stopped or the client has left
             case Fault.CUT:
-                await _start(send, 200, [(b"content-length", b"100000")])
-                await send({"type": "http.response.body", "body": b'{"choices": [', "more_body": True})
+                return Response(b'{"choices": [', headers={"content-length": "100000"}, media_type="application/json")
             case Fault.BAD_JSON:
-                await _start(send, 200, [])
-                await send({"type": "http.response.body", "body": b"<html>gateway</html>"})
+                return Response(b"<html>gateway</html>", media_type="application/json")
             case Fault.BAD_SHAPE:
-                await _send(send, 200, {"choices": [{"text": "old times"}]})
+                return JSONResponse({"choices": [{"text": "old times"}]})
             case Fault.UNFINISHED:
-                await _send(send, 200, self._completion("It seems to me \\boxed{1} that", "length"))
+                return JSONResponse(self._completion("It seems to me \\boxed{1} that", "length"))
+        headers = {"retry-after": "0"} if fault is Fault.HTTP_429 else {}
+        return _error(int(fault.removeprefix("http_")), f"injected {fault}", None, headers)
 
     def _completion(self, text: str, finish_reason: str) -> dict[str, Any]:
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}
@@ -135,25 +131,6 @@ def _in_order(lines: Sequence[Line]) -> Script:
     return lambda asked: lines[min(asked.number, len(lines) - 1)]
 
 
-def _error(message: str, param: str | None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": None}}
-
-
-async def _read_body(receive: Receive) -> bytes:
-    body, more = b"", True
-    while more:
-        event = await receive()
-        body += event.get("body", b"")
-        more = event.get("more_body", False)
-    return body
-
-
-async def _start(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-    fixed = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": status, "headers": fixed + headers})
-
-
-async def _send(send: Send, status: int, body: dict[str, Any], headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-    raw = orjson.dumps(body)
-    await _start(send, status, [(b"content-length", str(len(raw)).encode()), *headers])
-    await send({"type": "http.response.body", "body": raw})
+def _error(status: int, message: str, param: str | None, headers: Mapping[str, str] | None = None) -> Response:
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
+    return JSONResponse({"error": error}, status, headers)

@@ -1,4 +1,4 @@
-"""Several answers of a model to one question, and what they come to.
+"""Asks a model the same question several times in parallel and aggregates the votes.
 
 Question × n ─▶ model.answer, in parallel ─ read ─▶ Vote × n ─▶ quorum? ─▶ one score with its share? ─▶ Verdict
 

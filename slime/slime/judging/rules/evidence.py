@@ -1,4 +1,4 @@
-"""What one piece of a next state says about a reply."""
+"""Evidence: what one piece of a next state says about a reply."""
 
 from __future__ import annotations
 

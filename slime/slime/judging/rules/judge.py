@@ -1,4 +1,4 @@
-"""The rule judge: reads a reaction without any model. The default where there is none to ask.
+"""The rule judge scores a reaction without a model: the default where no model is named.
 
     next state ─┬─ user's words ─▶ clauses ─▶ complaint ≻ thanks, praise ≻ goes on ≻ lexicon ─┬─▶ −1, 0, 1
                 └─ tool results ─▶ a failure of the call, or nothing (`tool_results`) ────────┘

@@ -1,4 +1,4 @@
-"""A next state told in the third person: "User accepted the change and said 'perfect, thanks!'".
+"""Parses next states told in the third person: "User accepted the change and said 'perfect, thanks!'".
 
     text ─ opens with "user" + what the user did? ─▶ parts ─┬─ "accepted …", "rejected …": evidence
                                                            └─ "said '…'": words to read as the user's own

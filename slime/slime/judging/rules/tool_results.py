@@ -1,4 +1,4 @@
-"""What a tool's result says about the call that caused it: that the call failed, or nothing.
+"""Reads from a tool's result whether the call that caused it failed.
 
     tool message ─┬─ is_error, exit_code, error, status, success: typed fields ─┐
                   ├─ "Command exited with code 2": the line of a shell's harness ├─▶ −1, or nothing
