@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import stat
@@ -14,7 +15,9 @@ from slime.errors import ConfigError
 from slime.monitor import Monitor, configure_logging
 from slime.private_files import open_private, secret, write_private
 from slime.store import Store
+from typer.testing import CliRunner
 
+from openclaw.cli import app as cli
 from openclaw.server import gate_of
 
 
@@ -43,6 +46,17 @@ async def test_every_file_of_a_run_is_its_owners_alone(tmp_path: Path) -> None:
             assert mode_of(Path(directory) / name) == 0o600, name
     await store.close()
     assert (tmp_path / "run/logs/training.log").read_text().endswith("hello\n")
+
+
+def test_an_export_is_its_owners_alone(tmp_path: Path) -> None:
+    async def make_buffer() -> None:
+        await Store.open(tmp_path / "buffer").close()
+
+    asyncio.run(make_buffer())
+    file = tmp_path / "talks.jsonl"
+    done = CliRunner().invoke(cli, ["export", str(tmp_path / "buffer"), "--out", str(file)])
+    assert done.exit_code == 0, done.output
+    assert mode_of(file) == 0o600
 
 
 async def test_a_file_that_was_open_to_others_is_closed_when_it_is_written(tmp_path: Path) -> None:
