@@ -67,7 +67,7 @@ def test_looking_changes_nothing_and_sessions_say_what_they_hold(buffer_dir: Pat
 
 
 def test_a_folder_without_turns_is_one_line(tmp_path: Path, capsys):
-    with pytest.raises(ConfigError, match="holds no turns"):
+    with pytest.raises(ConfigError, match="no turns are stored there"):
         inspect_sessions(tmp_path)
     assert main(combine.generate_rollout, "test", ["--rl-buffer-dir", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("test: error: ")

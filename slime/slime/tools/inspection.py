@@ -36,7 +36,7 @@ from slime.progress import Progress
 from slime.rollout.context import RolloutContext, offered
 from slime.rollout.hindsight import adapter_of, hint_source
 from slime.store import Store
-from slime.store.schema import FILE_NAME
+from slime.tools.transfer import check_store
 from slime.types import SampleGroup, Turn, TurnState
 
 _OWNER = "inspection"
@@ -129,8 +129,7 @@ async def stored_turns(buffer_dir: Path) -> list[Turn]:
     Raises:
         ConfigError: there is no store.
     """
-    if not (buffer_dir / FILE_NAME).is_file():
-        raise ConfigError(f"{buffer_dir} holds no turns; give the --rl-buffer-dir of a server that captures")
+    check_store(buffer_dir)
     async with Store.open(buffer_dir, appends=False) as store:
         return [turn for session_id in await store.session_ids() for turn in await store.session(session_id)]
 
