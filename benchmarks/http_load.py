@@ -120,7 +120,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def process(command: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None) -> Iterator[None]:
+def process(
+    command: Sequence[str], port: int, log: Path, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process that listens on a port, ended afterwards."""
     with log.open("wb") as out:
         variables = {"OMP_NUM_THREADS": "1"} | os.environ | (environment or {})
@@ -130,8 +132,8 @@ def process(command: Sequence[str], port: int, log: Path, environment: dict[str,
         while not _listens(port):
             if child.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"{command[0]} did not start:\n{log.read_text()[-3000:]}")
-            time.sleep(0.1)
-        yield
+            time.sleep(0.005)
+        yield child
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):

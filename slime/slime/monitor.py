@@ -14,13 +14,11 @@ import io
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.logging import RichHandler
+from typing import Any, TextIO
 
 from slime.private_files import make_private_dir, open_private
 
@@ -45,21 +43,29 @@ _HEADLINE = ("reward/mean", "loss/total", "loss/kl", "train/grad_norm", "queue/s
 
 def configure_logging(level: str = "info", log_file: Path | None = None) -> None:
     """Send our log lines to stderr, and to `log_file` if given. Called once, by an entry point."""
-    console = Console(stderr=True)
-    handlers: list[logging.Handler] = [
-        RichHandler(console=console, show_path=False) if console.is_terminal else logging.StreamHandler()
-    ]
+    handlers: list[logging.Handler] = []
+    if sys.stderr.isatty():
+        from rich.console import Console  # a server's start does not wait for what it seldom needs
+        from rich.logging import RichHandler
+
+        handlers.append(RichHandler(console=Console(stderr=True), show_path=False))
+    else:
+        handlers.append(_plain_handler(sys.stderr))
     if log_file is not None:
-        handlers.append(logging.StreamHandler(io.TextIOWrapper(open_private(log_file), encoding="utf-8")))
+        handlers.append(_plain_handler(io.TextIOWrapper(open_private(log_file), encoding="utf-8")))
     for handler in handlers:
         handler.addFilter(_one_line)
-        if not isinstance(handler, RichHandler):
-            handler.setFormatter(_Formatter(_FORMAT))
     for name in OURS:
         logger = logging.getLogger(name)
         logger.setLevel(level.upper())
         logger.propagate = False
         logger.handlers = list(handlers)
+
+
+def _plain_handler(stream: TextIO) -> logging.Handler:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Formatter(_FORMAT))
+    return handler
 
 
 def _one_line(record: logging.LogRecord) -> bool:

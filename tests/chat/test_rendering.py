@@ -293,7 +293,7 @@ def test_a_server_is_imported_and_a_format_read_without_torch_and_transformers(m
     """They take seconds, which a server that is attached to its engine need not wait for."""
     code = (
         "import sys, openclaw.server; from slime.chat import ChatFormat; ChatFormat.load(sys.argv[1]);"
-        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+        "print([name for name in ('torch', 'transformers', 'rich') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(model_dir)], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
