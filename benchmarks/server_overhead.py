@@ -1,16 +1,20 @@
 """What the server adds to its engine, and how it compares with LiteLLM's proxy, in one run.
 
-    python benchmarks/server_overhead.py [--quick] [--litellm VENV/bin/litellm]
+    python benchmarks/server_overhead.py [--quick] [--equal] [--litellm VENV/bin/litellm]
+    python benchmarks/server_overhead.py [--quick] [--equal] --against DIRECTORY
 
     load generator ─▶ engine                       the engine alone: the floor
     load generator ─▶ openclaw.server ─▶ engine    capture on, every turn committed with fsync
     load generator ─▶ LiteLLM proxy ─▶ upstream    the same requests; nothing captured
 
 Requests: 10 messages, 2.8 kB, of 16 conversations, each time with another last message. Replies: 64 tokens with
-log-probs, from a scripted engine that costs next to nothing. All processes share the machine's cores. LiteLLM wants
-an environment of its own:
+log-probs, from a scripted engine that costs next to nothing. With `--equal` all connections send one request, again
+and again. All processes share the machine's cores. LiteLLM wants an environment of its own:
 
     python -m venv /tmp/litellm && /tmp/litellm/bin/pip install 'litellm[proxy]'
+
+`--against` compares with another checkout of this repository, whose server runs beside ours on the same engine; engine,
+that server and ours are measured in turn, round by round.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import asyncio
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -27,9 +32,10 @@ from typing import Any
 
 import orjson
 import uvloop
-from http_load import Load, Request, free_port, measure, measure_stream, post, process
+from http_load import Load, Request, drive, free_port, measure, measure_stream, post, process
 
 NUM_MESSAGES, PROMPT_BYTES, NUM_TOKENS = 10, 2_800, 64
+ROUNDS = 12
 TEXT = "the weather in the north is cold and clear today so we walk to the old harbour and look at ships "
 
 
@@ -119,7 +125,41 @@ def chat_stream_request(number: int) -> bytes:
     return post("/v1/chat/completions", chat_body(number, stream=True))
 
 
-async def run(work: Path, seconds: float, litellm: str | None) -> dict[str, Any]:
+def equal_request(number: int) -> bytes:
+    return chat_request(0)
+
+
+async def run_against(work: Path, seconds: float, other: Path, request: Request) -> dict[str, Any]:
+    """Added p50 of ours and of another checkout's server, interleaved."""
+    model_dir = build_model_dir(work / "model")
+    engine = [sys.executable, "-m", "slime.engines.scripted", "--model-path", str(model_dir)]
+    ports = {name: free_port() for name in ("engine", "other", "ours")}
+    engine += ["--reply", reply_text(model_dir), "--port", str(ports["engine"])]
+    commands = {
+        name: server(model_dir, ports[name], ports["engine"], work / f"{name}_buffer") for name in ("other", "ours")
+    }
+    imports = {"PYTHONPATH": f"{other}:{other / 'slime'}"}
+    with (
+        process(engine, ports["engine"], work / "engine.log"),
+        process(commands["other"], ports["other"], work / "other.log", imports),
+        process(commands["ours"], ports["ours"], work / "ours.log"),
+    ):
+        asked = {"engine": engine_request(model_dir), "other": request, "ours": request}
+        numbers = iter(range(10**9))
+        latencies: dict[str, list[float]] = {name: [] for name in ports}
+        for name, port in ports.items():
+            await drive(port, 2, asked[name], numbers, seconds / 4)  # warm up
+        for _ in range(ROUNDS):
+            for name, port in ports.items():
+                latencies[name] += await drive(port, 1, asked[name], numbers, seconds / 4)
+    p50 = {name: statistics.median(taken) * 1e3 for name, taken in latencies.items()}
+    added = {name: p50[name] - p50["engine"] for name in ("other", "ours")}
+    print(f"added p50 {added['ours']:.2f} ms, of {other} {added['other']:.2f} ms: ", end="")
+    print(f"{added['ours'] / added['other']:.3f} ×, over {ROUNDS} rounds")
+    return {"p50_ms": p50, "added_p50_ms": added, "ratio": added["ours"] / added["other"], "rounds": ROUNDS}
+
+
+async def run(work: Path, seconds: float, litellm: str | None, request: Request) -> dict[str, Any]:
     model_dir = build_model_dir(work / "model")
     reply = reply_text(model_dir)
     engine = [sys.executable, "-m", "slime.engines.scripted", "--model-path", str(model_dir), "--reply", reply]
@@ -131,7 +171,7 @@ async def run(work: Path, seconds: float, litellm: str | None) -> dict[str, Any]
         show("engine alone", floor)
         command = server(model_dir, server_port, engine_port, work / "buffer")
         with process(command, server_port, work / "server.log"):
-            ours = await measure(server_port, chat_request, seconds)
+            ours = await measure(server_port, request, seconds)
         show("openclaw.server", ours, floor)
 
     engine_port, server_port = free_port(), free_port()
@@ -148,10 +188,12 @@ async def run(work: Path, seconds: float, litellm: str | None) -> dict[str, Any]
 
     results = {"engine": vars(floor), "openclaw": vars(ours), "added_p50_ms": ours.p50_ms - floor.p50_ms}
     results |= {"first_chunk_engine_ms": direct[0], "first_chunk_server_ms": through[0], "chunks": through[2]}
-    return results | (await run_litellm(litellm, reply, work, seconds, ours) if litellm else {})
+    return results | (await run_litellm(litellm, reply, work, seconds, ours, request) if litellm else {})
 
 
-async def run_litellm(litellm: str, reply: str, work: Path, seconds: float, ours: Load) -> dict[str, Any]:
+async def run_litellm(
+    litellm: str, reply: str, work: Path, seconds: float, ours: Load, request: Request
+) -> dict[str, Any]:
     upstream_port, proxy_port = free_port(), free_port()
     model = {"model": "openai/scripted", "api_base": f"http://127.0.0.1:{upstream_port}/v1", "api_key": "local"}
     config = {"model_list": [{"model_name": "scripted", "litellm_params": model}]}
@@ -163,8 +205,8 @@ async def run_litellm(litellm: str, reply: str, work: Path, seconds: float, ours
         process(upstream_command(upstream_port, reply), upstream_port, work / "upstream.log"),
         process(command, proxy_port, work / "litellm.log", quiet),
     ):
-        floor = await measure(upstream_port, chat_request, seconds / 2)
-        proxy = await measure(proxy_port, chat_request, seconds)
+        floor = await measure(upstream_port, request, seconds / 2)
+        proxy = await measure(proxy_port, request, seconds)
     show("LiteLLM's upstream alone", floor)
     show("LiteLLM proxy", proxy, floor)
     ratio = ours.requests_per_s / proxy.requests_per_s
@@ -206,6 +248,8 @@ def show(name: str, load: Load, floor: Load | None = None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="2 s a measurement instead of 8")
+    parser.add_argument("--equal", action="store_true", help="one request, again and again, on all connections")
+    parser.add_argument("--against", type=Path, help="another checkout of this repository, in place of LiteLLM")
     parser.add_argument("--litellm", default=shutil.which("litellm"), help="the litellm command of its own environment")
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     parser.add_argument("--upstream", type=int, help=argparse.SUPPRESS)
@@ -216,7 +260,11 @@ def main() -> None:
             return runner.run(serve_upstream(options.upstream, options.reply))
         seconds = 2.0 if options.quick else 8.0
         with tempfile.TemporaryDirectory(prefix="server_overhead") as work:
-            results = runner.run(run(Path(work), seconds, options.litellm))
+            request = equal_request if options.equal else chat_request
+            if options.against:
+                results = runner.run(run_against(Path(work), seconds, options.against.resolve(), request))
+            else:
+                results = runner.run(run(Path(work), seconds, options.litellm, request))
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results | {"cores": os.cpu_count(), "seconds": seconds}, indent=2) + "\n")

@@ -62,6 +62,7 @@ class _Call:
 @dataclass(slots=True, eq=False)
 class _Member:
     engine: HttpEngine
+    is_starting: bool = False  # it need not answer yet
     is_alive: bool = True  # until proved otherwise: a request finds out sooner than a probe
     last_success: float = float("-inf")
     heard_at: float = field(default_factory=time.monotonic)  # any answer, a refusal too
@@ -110,15 +111,16 @@ class _Member:
     def succeeded(self) -> None:
         self.heard()
         if not self.is_alive:
-            self.is_alive = True
-            log.info("engine answers again url=%s", self.engine.base_url)
+            log.info("engine answers%s url=%s", "" if self.is_starting else " again", self.engine.base_url)
+        self.is_alive, self.is_starting = True, False
 
     def failed(self, error: EngineError) -> None:
         if not isinstance(error, ConnectionLost | NotReached):
             self.heard_at = time.monotonic()
         if self.is_alive:
             self.is_alive = False
-            log.warning("engine unavailable url=%s error=%s", self.engine.base_url, error)
+            level = logging.INFO if self.is_starting else logging.WARNING
+            log.log(level, "engine unavailable url=%s error=%s", self.engine.base_url, error)
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether the engine generates a token now."""
@@ -132,13 +134,22 @@ class _Member:
 
 
 class EnginePool:
-    """Generates on whichever engine fits. Start it in the event loop that uses it, and close it there."""
+    """Generates on whichever engine fits. Start it in the event loop that uses it, and close it there.
+
+    Args:
+        are_starting: the engines load their weights still; until one has answered, its silence is no news.
+    """
 
     def __init__(
-        self, engines: Sequence[HttpEngine], *, patience_s: float = PATIENCE_S, hung_s: float = HUNG_S
+        self,
+        engines: Sequence[HttpEngine],
+        *,
+        patience_s: float = PATIENCE_S,
+        hung_s: float = HUNG_S,
+        are_starting: bool = False,
     ) -> None:
         self._hung_s = hung_s
-        self._members = [_Member(engine) for engine in engines]
+        self._members = [_Member(engine, are_starting) for engine in engines]
         self.patience_s = patience_s
         self._homes: OrderedDict[str, _Member] = OrderedDict()
         self._watch: asyncio.Task[None] | None = None

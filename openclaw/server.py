@@ -111,7 +111,8 @@ async def serve(config: Config) -> None:
             urls = [f"http://127.0.0.1:{port}"]
             engine_log = config.server.rl_buffer_dir / "logs" / "engine.log"
             own_engine = OwnEngine(config.model, config.engine, port, engine_log)
-        pool = EnginePool([_client(url, config.engine) for url in urls], hung_s=config.engine.engine_hung_s)
+        engines = [_client(url, config.engine) for url in urls]
+        pool = EnginePool(engines, hung_s=config.engine.engine_hung_s, are_starting=own_engine is not None)
         app = App(
             model,
             pool,

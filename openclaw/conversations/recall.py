@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Container
 from itertools import islice
 
-from slime.errors import StoreError
+from slime.errors import StoreError, StoreUnavailable
 from slime.store import Store
 
 from openclaw.conversations.index import ConversationIndex, IncomingRequest, hash_credential
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
 """How long a request waits to be told what it continues; then it begins a conversation."""
+NAMED_PATIENCE_S = 3.0
+"""How long feedback waits to be told whose session it names; then it is refused, to be sent again."""
 _MAX_ASKED = 50_000  # keys that need not be looked for again
 _BATCH = 64  # turns of an earlier program's store that get their keys at a time
 _PAUSE_S = 0.02
@@ -110,13 +112,20 @@ class Recall:
         return [name for name in names if owners.get(name, credential) == credential]
 
     async def session_named(self, name: str) -> None:
-        """Bring back the newest turns of the session that a client called so, of any credential."""
+        """Bring back the newest turns of the session that a client called so, of any credential.
+
+        Raises: StoreUnavailable when the store does not answer in time.
+        """
         if not self._store_has_more:
             return
-        beginning = (await self._store.recall((), (), [name])).beginnings.get(name)
-        if beginning is not None and (owner := owner_of(beginning)) is not None:
-            recalled = await self._store.recall([session_key(name, owner)])
-            self.index.restore(recalled.notes, clock_offset_s=_clock_offset_s())
+        try:
+            async with asyncio.timeout(NAMED_PATIENCE_S):
+                beginning = (await self._store.recall((), (), [name])).beginnings.get(name)
+                if beginning is not None and (owner := owner_of(beginning)) is not None:
+                    recalled = await self._store.recall([session_key(name, owner)])
+                    self.index.restore(recalled.notes, clock_offset_s=_clock_offset_s())
+        except TimeoutError:
+            raise StoreUnavailable(f"the store did not say in {NAMED_PATIENCE_S:g} s who is called so") from None
 
     def _is_new(self, key: bytes) -> bool:
         return key not in self._asked

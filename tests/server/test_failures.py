@@ -10,8 +10,11 @@ import httpx
 import openai
 import pytest
 from server_rig import Rig, StartRig, listening, until
+from slime.engines.client import HttpEngine
 from slime.engines.scripted import Fault
 from slime.types import Turn, TurnState
+
+from openclaw.engine_pool import EnginePool
 
 HI = {"role": "user", "content": "Hi"}
 LONG = "Hello there, how are you today? " * 4
@@ -184,6 +187,16 @@ async def test_weights_may_change_while_a_stream_runs(start: StartRig, tmp_path:
     assert response.text.endswith("data: [DONE]\n\n")
     (turn,) = await turns(rig)
     assert [span.version for span in turn.completion.spans] == [0, 7]
+
+
+async def test_an_engine_that_starts_is_no_warning_and_one_that_is_lost_is(caplog: pytest.LogCaptureFixture) -> None:
+    for are_starting, level in ((True, "INFO"), (False, "WARNING")):
+        caplog.clear()
+        pool = EnginePool([HttpEngine("http://127.0.0.1:9")], are_starting=are_starting)
+        with caplog.at_level("INFO", "openclaw"):
+            assert not await pool.is_ready()
+        await pool.close()
+        assert [record.levelname for record in caplog.records] == [level]
 
 
 async def test_readiness_is_lost_and_found_with_the_engine(start: StartRig) -> None:

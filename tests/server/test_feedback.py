@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from typing import Any
 
@@ -187,6 +188,24 @@ async def test_a_store_that_fails_is_told_and_nothing_is_acknowledged(start: Sta
     answer = await say(rig, turn_id=turn_id, kind="thumbs", value="up")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     assert answer.headers["retry-after"]
+
+
+async def test_a_session_named_to_a_store_that_does_not_answer_is_a_503_in_time(
+    start: StartRig, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await start(buffer_dir=tmp_path / "first")
+    await turn_of(first, headers={"x-session-id": "mine"})
+    await first.capture.close()
+    rig = await start(buffer_dir=tmp_path / "first")
+    assert rig.store is not None
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rig.store, "recall", never)
+    monkeypatch.setattr("openclaw.conversations.recall.NAMED_PATIENCE_S", 0.05)
+    answer = await say(rig, headers={"x-session-id": "another"}, kind="thumbs", value="up")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable"), answer.text
 
 
 async def test_feedback_finds_its_turn_where_every_user_has_an_adapter(start: StartRig) -> None:
