@@ -138,6 +138,7 @@ async def run_against(work: Path, seconds: float, other: Path, request: Request)
     commands = {
         name: server(model_dir, ports[name], ports["engine"], work / f"{name}_buffer") for name in ("other", "ours")
     }
+    commands["other"].insert(1, "-P")  # imports from where this was started would come first
     imports = {"PYTHONPATH": f"{other}:{other / 'slime'}"}
     with (
         process(engine, ports["engine"], work / "engine.log"),
