@@ -73,15 +73,16 @@ def _store_conversation(connection: Any, memory: Any, number: int, turns: int, n
     from slime.store import writes
     from slime.types import Completion, SamplingParams, Turn, VersionSpan
 
-    from openclaw.conversations.index import ConversationIndex, IncomingRequest
+    from openclaw.conversations.index import ConversationIndex
     from openclaw.conversations.stored_turns import keys_of
+    from openclaw.replay import as_recorded
 
     index, fed = ConversationIndex(), tuple[int, ...]()
     asked = num_ids // turns - COMPLETION
     for turn_number in range(turns):
         messages = [*history(number, turn_number), question(number, turn_number)]
         body = {"model": "scripted", "messages": messages}
-        placement = index.begin(IncomingRequest("/v1/chat/completions", {}, body, KEY))
+        placement = index.begin(as_recorded("/v1/chat/completions", {}, body, KEY))
         first = (number * 31 + turn_number * 7) % 20_000
         prompt = fed + tuple(range(first, first + asked))
         sampled = tuple(range(first, first + COMPLETION))
