@@ -16,8 +16,8 @@ from slime.store import Store, schema
 from slime.tools.transfer import adopt, export_sessions
 from slime.types import Turn, TurnState, Verdict
 
-from openclaw.conversations.index import IncomingRequest
 from openclaw.conversations.recall import Recall
+from openclaw.replay import as_recorded
 from openclaw.requests.reading import Reading
 
 EARLIER = Path(__file__).with_name("earlier")
@@ -89,8 +89,8 @@ async def test_a_conversation_of_an_earlier_buffer_goes_on_where_it_was(buffer_d
         assert recall.index.num_turns == 4
         messages = [*stored.messages, stored.reply, {"role": "user", "content": "And 5 times 4?"}]
         body = {"model": "m", "messages": messages}
-        request = IncomingRequest("/v1/chat/completions", {}, body, "key-a")
-        reading = Reading(request.endpoint, body)
+        request = as_recorded("/v1/chat/completions", {}, body, "key-a")
+        reading = Reading(request.conversation)
         placement = recall.index.begin(request, reading, await recall.before(request, reading))
     assert (placement.parent_id, placement.session_id) == (GREEDY, stored.session_id)
 

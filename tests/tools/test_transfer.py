@@ -14,6 +14,8 @@ from slime.store.records import encode_json
 from slime.tools.transfer import adopt, export_sessions
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
+CALL = {"type": "function", "function": {"name": "search", "arguments": "{}"}}
+
 
 def user(text: str) -> Message:
     return {"role": "user", "content": text}
@@ -38,7 +40,7 @@ def turn(name: str, parent: Turn | None = None, said: tuple[Message, ...] | None
         "prompt_ids": (*fed, 11, 12, 13),
         "completion": completion,
         "sampling": SamplingParams(temperature=0.7, stop=("###",), seed=5),
-        "reply": {"role": "assistant", "content": completion.text, "tool_calls": [{"id": f"call{name}n0"}]},
+        "reply": {"role": "assistant", "content": completion.text, "tool_calls": [CALL | {"id": f"call{name}n0"}]},
         "tools": ({"type": "function", "function": {"name": "search"}},),
         "created_at": 1_790_000_000.25,
         "source": "me",
