@@ -21,13 +21,17 @@ import time
 from pathlib import Path
 
 import ray
-from ray._private.parameter import RayParams
-from ray._private.ray_constants import KV_NAMESPACE_DASHBOARD
-from ray._private.utils import write_ray_address
-from ray.dashboard.consts import DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX
-from ray.experimental.internal_kv import _internal_kv_exists
 
 from slime.cluster.session import start_local
+
+try:  # no public option says which port the job agent binds, nor whether it has registered
+    from ray._private.parameter import RayParams
+    from ray._private.ray_constants import KV_NAMESPACE_DASHBOARD
+    from ray._private.utils import write_ray_address
+    from ray.dashboard.consts import DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX
+    from ray.experimental.internal_kv import _internal_kv_exists
+except ImportError as error:
+    sys.exit(f"Ray {ray.__version__} cannot be started from here ({error}): `ray start --head` before the script")
 
 _AGENT_DEADLINE_S = 120.0
 
