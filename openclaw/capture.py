@@ -62,14 +62,11 @@ class Heard:
 
 
 class OpenTurn(Protocol):
-    """A turn between its request and its end."""
+    """A turn between its request and its end; `prior` is the turn whose reply is the last of ours in the request."""
 
     turn_id: str
     session_id: str
-
-    async def prior(self) -> Turn | None:
-        """The turn whose reply is the last of ours in the request."""
-        ...
+    prior: Turn | None
 
     async def commit(self, generated: Generated) -> Outcome:
         """Store the finished turn; returns after the fsync, and never raises for the store's sake.
@@ -150,14 +147,13 @@ class CaptureOff:
 
 
 class _UncapturedTurn:
+    prior: Turn | None = None
+
     def __init__(self, request: ChatRequest, outcome: Outcome = "off") -> None:
         identity = request.caller.identity
         self.turn_id = new_turn_id()
         self.session_id = identity.name if identity.name is not None and identity.is_firm else self.turn_id
         self._outcome = outcome
-
-    async def prior(self) -> Turn | None:
-        return None
 
     async def commit(self, generated: Generated) -> Outcome:
         return self._outcome
@@ -198,11 +194,17 @@ class CaptureOn:
             if placement.was_answered and placement.retry_of is not None:
                 reason = "its reply was lost on the way: the client asked again"
                 self._in_background(self._store.abort(placement.retry_of, reason))
-            return _CapturedTurn(self, placement, request)
+            turn = _CapturedTurn(self, placement, request)
         except Exception:  # a request is never refused because capture could not place it
             log.exception("request not placed")
             self._num_unplaced += 1
             return _UncapturedTurn(request, "failed")
+        try:
+            turn.prior = None if placement.parent_id is None else await self._find(placement.parent_id)
+        except (Exception, asyncio.CancelledError) as error:
+            turn.abandon(f"{error or type(error).__name__}")
+            raise
+        return turn
 
     async def feedback(self, turn_id: str | None, session: str, feedback: Feedback) -> Heard:
         if turn_id is None:
@@ -306,16 +308,13 @@ class _CapturedTurn:
     def __init__(self, capture: CaptureOn, placement: Placement, request: ChatRequest) -> None:
         self.turn_id = placement.turn_id
         self.session_id = placement.session_id
+        self.prior: Turn | None = None
         self._capture = capture
         self._placement = placement
         self._request = request
         self._created_at = time.time()
         self._committed: Turn | None = None
         self._is_finished = False
-
-    async def prior(self) -> Turn | None:
-        parent_id = self._placement.parent_id
-        return None if parent_id is None else await self._capture._find(parent_id)
 
     async def commit(self, generated: Generated) -> Outcome:
         if generated.sampling.is_reproducible:

@@ -198,10 +198,9 @@ class Generation:
     async def _prepare(self, request: ChatRequest, turn: OpenTurn) -> _Job:
         chat = self.model.chat
         tools = request.tools if request.offers_tools else ()
-        prior = await turn.prior()
         longest = self.model.max_context - 1
         render = partial(
-            chat.render, request.messages, tools, prior, options=request.template_options, max_tokens=longest
+            chat.render, request.messages, tools, turn.prior, options=request.template_options, max_tokens=longest
         )
         try:
             prompt_ids = await asyncio.to_thread(render) if request.num_bytes > _LONG_BODY_BYTES else render()
