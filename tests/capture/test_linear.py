@@ -15,6 +15,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from re import _constants as sre  # type: ignore[attr-defined]
@@ -70,9 +71,10 @@ def patterns() -> dict[str, re.Pattern[str]]:
 
 def _read_when_needed(module: ModuleType) -> Iterator[tuple[str, object]]:
     """What the module's cached functions without arguments give: patterns that are not made on import."""
-    for name, value in vars(module).items():
+    for value in vars(module).values():
         if hasattr(value, "cache_info") and value.__module__ == module.__name__ and not signature(value).parameters:
-            yield name, value()
+            made = value()
+            yield from ((field.name, getattr(made, field.name)) for field in fields(made))
 
 
 def _calls_of_re(module: ModuleType) -> Iterator[ast.Call]:
