@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from order import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+from slime.compat.install import install
 from slime.monitor import OURS
 
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
@@ -20,6 +21,8 @@ __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 # An example's time says how busy the machine is, and nothing about what is tested.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+install()  # as every program does that loads plug-ins
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -112,12 +112,14 @@ def _check_server_beside(config: Config) -> None:
 
 def _check_plugins(config: Config) -> RolloutPlan:
     """Load whatever the run will call. This imports torch, so what can be said without it has been said."""
+    from slime.compat.install import install
     from slime.compat.prompts.plan import plan_rollout
     from slime.plugins.losses import load_loss
     from slime.plugins.policy_loss import load_policy_loss_hooks
     from slime.tools.offline import check_conversations
     from slime.trainers.build import check_trainer
 
+    install()
     plan = plan_rollout(config)
     if config.rollout.data_path:
         check_conversations(Path(config.rollout.data_path))

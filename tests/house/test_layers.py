@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from sources import Source, sources
@@ -16,7 +18,8 @@ LAYERS: list[set[str]] = [
     {"slime.store", "slime.data", "slime.chat", "slime.plugins", "slime.weights"},
     {"slime.engines", "slime.trainers", "slime.judging", "slime.environments"},
     {"slime.rollout", "slime.publisher", "slime.run_watch", "openclaw"},
-    {"slime.compat", "slime.tools"},
+    {"slime.compat"},
+    {"slime.tools"},
     {"slime.pipeline", "slime.cluster", "openclaw_rl", "openclaw_opd", "openclaw_combine", "openclaw_test"},
     {"slime.preflight"},
     {"train", "openclaw.cli"},
@@ -44,6 +47,9 @@ OURS = {"slime", "openclaw", "openclaw_rl", "openclaw_opd", "openclaw_combine", 
 EVERYBODY = OURS - {"train", "train_grpo"}  # the packages' own __init__ files
 
 
+MODULES = {source.module for source in sources()}
+
+
 def within(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(prefix + ".")
 
@@ -69,6 +75,36 @@ def test_imports_point_downwards(source: Source):
         if other is None or other == own:
             continue
         assert height(other) < height(own), f"{source.path}:{imported.line} ({own}) imports {imported.module} ({other})"
+
+
+@pytest.mark.parametrize("source", sources(), ids=lambda source: source.path)
+def test_strings_that_name_our_modules_point_downwards_too(source: Source):
+    """`importlib.import_module("slime.compat.names")` is an import, wherever its string stands."""
+    own = component(source.module)
+    for node in ast.walk(source.tree):
+        if own is None or not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        name = node.value.partition(":")[0]
+        if not within(name, "slime") or not any(within(name, module) for module in MODULES if module != "slime"):
+            continue
+        other = component(name)
+        if other is not None and other != own:
+            place = f"{source.path}:{node.lineno} ({own})"
+            assert height(other) < height(own), f"{place} names {node.value!r} ({other})"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    imported: dict[str, set[str]] = {}
+    for source in sources():
+        if source.path.endswith("__init__.py"):
+            continue  # a package's face is reached through its modules
+        found = {module for i in source.imports() for module in (i.module, i.module.rpartition(".")[0])}
+        imported[source.module] = (found & MODULES) - {source.module}
+    order = TopologicalSorter(imported)
+    try:
+        order.prepare()
+    except CycleError as error:
+        pytest.fail("imported in a circle: " + " ◀─ ".join(error.args[1]))
 
 
 @pytest.mark.parametrize("source", sources(), ids=lambda source: source.path)

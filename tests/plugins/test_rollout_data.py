@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from slime.compat.rollout_data import load_batch_hooks
 from slime.config import PluginConfig
 from slime.errors import PluginError
-from slime.plugins.rollout_data import load_batch_hooks
 from slime.types import Batch, Sample, SampleGroup
 
 

@@ -11,12 +11,12 @@ from prompt_rig import Rig
 from slime.algorithms.advantages import MovingBaseline
 from slime.compat.prompts.comparing import GroupComparer
 from slime.compat.prompts.plan import plan_rollout
+from slime.compat.sample import Sample
 from slime.config import JudgeConfig, LossConfig
 from slime.data.estimates import with_advantages
 from slime.errors import ConfigError, EngineUnavailable
 from slime.judging.llm.chat_model import Answer
 from slime.judging.llm.relative import RelativeJudge
-from slime.plugins.slime_sample import Sample
 from slime.types import Batch, Message, SamplingParams
 
 ORDER = ("yes", "maybe", "no")

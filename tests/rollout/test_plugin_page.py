@@ -12,6 +12,8 @@ from prompt_rig import Rig
 from slime.compat.conversion import to_train_sample
 from slime.compat.prompts.hooks import PROMPT_HOOKS
 from slime.compat.prompts.plan import RolloutPlan, plan_rollout
+from slime.compat.rollout_data import load_batch_hooks
+from slime.compat.sample import Sample as SlimeSample
 from slime.config import Config, EngineConfig, ModelConfig, PluginConfig
 from slime.data.rows import flatten, rows
 from slime.engines.client import HttpEngine
@@ -31,9 +33,7 @@ from slime.plugins.hooks import (
 from slime.plugins.losses import load_loss
 from slime.plugins.policy_loss import PolicyLossHooks, load_policy_loss_hooks
 from slime.plugins.rewards import load_reward
-from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
-from slime.plugins.slime_sample import Sample as SlimeSample
 from slime.types import Batch, Sample, SampleGroup
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/plugins.md").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from prompt_rig import Rig
 from slime.chat import ChatFormat
 from slime.compat.prompts import groups as prompt_groups
 from slime.compat.prompts.plan import plan_rollout
+from slime.compat.sample import Sample
 from slime.config import CheckpointConfig
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.engines.scripted.faults import Fault
@@ -18,7 +19,6 @@ from slime.errors import ConfigError, PluginError, RunStalled
 from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline
 from slime.plugins.loading import load_file
-from slime.plugins.slime_sample import Sample
 from slime.progress import Progress
 from slime.publisher import Publisher
 from slime.store import Store

@@ -6,8 +6,8 @@ import math
 
 import pytest
 from slime.compat.conversion import to_group, to_train_sample, why_not_trained
+from slime.compat.sample import Sample
 from slime.errors import PluginError
-from slime.plugins.slime_sample import Sample
 
 
 def sample(**changes: object) -> Sample:

@@ -10,13 +10,13 @@ import pytest
 from learners import trainer_of, write_policy
 from slime.algorithms.advantages import MovingBaseline
 from slime.compat.conversion import to_group
+from slime.compat.sample import Sample
 from slime.config import JudgeConfig, RolloutConfig
 from slime.config.sections import LossConfig
 from slime.data.estimates import with_advantages
 from slime.judging.plugin import PluginJudge
 from slime.judging.scripted import ScriptedJudge
 from slime.plugins.rewards import load_reward
-from slime.plugins.slime_sample import Sample
 from slime.protocols import Judge
 from slime.rollout.live import judged_samples
 from slime.store import Store

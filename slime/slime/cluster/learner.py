@@ -18,10 +18,11 @@ from ray.exceptions import RayError, RayTaskError
 
 from slime.cluster.children import last_line
 from slime.cluster.priority import step_back
+from slime.compat.install import install
+from slime.compat.rollout_data import load_batch_hooks
 from slime.config import Config
 from slime.engines.launch import free_port
 from slime.errors import TrainerError
-from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Resumed
 from slime.trainers.build import build_trainer
@@ -35,6 +36,7 @@ class Rank:
     def __init__(self, config: Config, rank: int, world_size: int, address: str) -> None:
         if not config.cluster.train_gpus:
             step_back()
+        install()
         self._checkpoints = config.checkpoint
         self._trainer = build_trainer(config, rank=rank, world_size=world_size, address=address)
 

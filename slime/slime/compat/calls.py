@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator
 
 from slime.compat.hook_engines import arguments_now, check_sampled_by
 from slime.compat.prompts.rollout import PromptRun, as_groups
+from slime.compat.sample import RolloutFnTrainOutput, flatten
 from slime.plugins.calling import NamedCall
 from slime.plugins.loading import describe
-from slime.plugins.slime_sample import RolloutFnTrainOutput, flatten
 from slime.types import SampleGroup
 
 _POLL_S = 0.05

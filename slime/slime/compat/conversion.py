@@ -13,11 +13,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slime.compat.sample import Group, Sample, flatten
 from slime.data.fitness import why_no_logprobs, why_no_reward
 from slime.engines.dialect import version_from_wire
 from slime.errors import PluginError
 from slime.fields import fields
-from slime.plugins.slime_sample import Group, Sample, flatten
 from slime.types import Sample as TrainSample
 from slime.types import SampleGroup
 

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from slime.compat.sample import Sample
 from slime.engines.dialect import adapter_to_wire, parse_adapters, version_from_wire, version_to_wire
 from slime.errors import PluginError
-from slime.plugins.slime_sample import Sample
 
 _ASK_S = 30.0
 

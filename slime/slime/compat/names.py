@@ -2,7 +2,7 @@
 
     GenerateState(args).tokenizer ─▶ ids ─▶ await post(url, {"input_ids": …}) ─▶ {"text": …, "meta_info": …}
 
-Such files import these by slime's own module names: see `plugins.slime_imports`.
+Such files import these by slime's own module names: see `compat.imports`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 from slime.plugins.rewards import RewardHook
-from slime.plugins.slime_sample import Sample
 from slime.types import Turn, Verdict
 
 _log = logging.getLogger(__name__)
@@ -34,9 +32,9 @@ class PluginJudge:
             timeout_s: how long one reward may take before it counts as failed.
             reward_key: which entry is the score where the plug-in gives a mapping; `score` or `reward` when empty.
         """
-        self._hook = hook
+        self.hook = hook
         self._keys = (reward_key,) if reward_key else ("score", "reward")
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._failures_in_a_row = 0
 
     @property
@@ -45,31 +43,20 @@ class PluginJudge:
         return self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW
 
     async def judge(self, turn: Turn) -> Verdict:
-        (verdict,) = await self._ask(f"turn={turn.turn_id}", lambda: self._hook.reward(turn, self._timeout_s), None)
+        (verdict,) = await self.ask(f"turn={turn.turn_id}", lambda: self.hook.reward(turn, self.timeout_s), None)
         return verdict
 
-    async def judge_sample(self, sample: Sample, args: Any) -> Verdict:
-        """The verdict on a reply to a prompt of a prompt set."""
-        asked = partial(self._hook.reward_of_sample, sample, args, self._timeout_s)
-        (verdict,) = await self._ask(f"sample={sample.index}", asked, None)
-        return verdict
-
-    async def judge_group(self, samples: list[Sample], args: Any) -> list[Verdict]:
-        """The verdicts on all replies to a prompt, by a hook that takes them in one call."""
-        asked = partial(self._hook.rewards_of_group, samples, args, self._timeout_s)
-        return await self._ask(f"group={samples[0].group_index}", asked, len(samples))
-
-    async def _ask(self, what: str, asked: Callable[[], Awaitable[Any]], number: int | None) -> list[Verdict]:
+    async def ask(self, what: str, asked: Callable[[], Awaitable[Any]], number: int | None) -> list[Verdict]:
         """One verdict or, from a hook that takes groups, `number` of them; without scores if the hook fails."""
         if self.is_disabled:
             return self._unjudged(
-                f"{self._hook.where} is switched off after {MAX_FAILURES_IN_A_ROW} failures in a row", number
+                f"{self.hook.where} is switched off after {MAX_FAILURES_IN_A_ROW} failures in a row", number
             )
         try:
             result = await asked()
             verdicts = [_verdict(result, self._keys)] if number is None else _verdicts(result, number, self._keys)
         except TimeoutError:
-            return self._failed(what, f"no reward within {self._timeout_s:g} s", number)
+            return self._failed(what, f"no reward within {self.timeout_s:g} s", number)
         except Exception as error:  # the user's code: whatever it raises becomes a turn without a score
             return self._failed(what, f"{type(error).__name__}: {' '.join(str(error).split())}", number)
         self._failures_in_a_row = 0
@@ -77,11 +64,11 @@ class PluginJudge:
 
     def _failed(self, what: str, why: str, number: int | None) -> list[Verdict]:
         self._failures_in_a_row += 1
-        _log.warning("reward plug-in failed path=%r %s error=%r", self._hook.where, what, why)
+        _log.warning("reward plug-in failed path=%r %s error=%r", self.hook.where, what, why)
         if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
             _log.error(
                 "reward plug-in switched off path=%r failures=%d: turns stay unjudged until the next start",
-                self._hook.where,
+                self.hook.where,
                 MAX_FAILURES_IN_A_ROW,
             )
         return self._unjudged(why, number)

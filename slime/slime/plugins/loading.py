@@ -28,7 +28,6 @@ from typing import Any
 
 from slime.errors import PluginError, nearest
 from slime.plugins.published_files import answer_to
-from slime.plugins.slime_imports import answer_to_slime_names
 
 _FILE_PATH = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?")
 _MODULE_PATH = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*)(?::(?P<name>\w+))?")
@@ -49,7 +48,6 @@ def load_object(
         PluginError: one line: no such file, it does not load, it holds no such name.
     """
     where = f"{flag} {path}".strip()
-    answer_to_slime_names()
     if match := _FILE_PATH.fullmatch(path):
         wanted = [match["name"]] if match["name"] else list(default_names)
         if answer := answer_to(Path(match["file"]), wanted):

@@ -11,7 +11,7 @@ What comes out is checked here, and what they raise becomes an error that names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from slime.errors import PluginError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import PG_REDUCER, TIS, load_hook
 from slime.plugins.loading import describe
+from slime.plugins.running import user_code
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class PolicyLossHooks:
         assert self.weigh is not None  # whoever calls has looked
         call, given = self.weigh, offered["pg_loss"]
         place = describe(call.function)
-        result = _called(place, lambda: call(offered))
+        with user_code(place):
+            result = call(offered)
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise PluginError(f"{place} gave {_words(result)}; it gives (pg_loss, modified_masks, metrics)")
         losses, masks, figures = result
@@ -73,10 +75,12 @@ class PolicyLossHooks:
         assert self.reduce is not None
         call = self.reduce
         place = describe(call.function)
-        reducer = _called(place, lambda: call(offered))
+        with user_code(place):
+            reducer = call(offered)
         if not callable(reducer):
             raise PluginError(f"{place} gave {_words(reducer)}; it gives a function from losses to one number")
-        number = _called(place, lambda: reducer(losses))
+        with user_code(place):
+            number = reducer(losses)
         if not isinstance(number, Tensor) or number.numel() != 1:
             raise PluginError(f"{place} reduced to {_words(number)}; a loss is a tensor of one number")
         if losses.requires_grad and not number.requires_grad:
@@ -93,15 +97,6 @@ def load_policy_loss_hooks(plugin: PluginConfig) -> PolicyLossHooks:
     """
     weigh, reduce = plugin.custom_tis_function_path, plugin.custom_pg_loss_reducer_function_path
     return PolicyLossHooks(load_hook(TIS, weigh) if weigh else None, load_hook(PG_REDUCER, reduce) if reduce else None)
-
-
-def _called(place: str, call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except PluginError:
-        raise
-    except Exception as error:  # the user's code: anything may come out of it
-        raise PluginError(f"{place}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def _like(place: str, what: str, value: Any, given: Tensor) -> Tensor:

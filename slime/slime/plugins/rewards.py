@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,6 @@ from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import GROUP_REWARD, REWARD, same, style_of
 from slime.plugins.loading import describe, load_object
 from slime.plugins.running import run_with_deadline
-from slime.plugins.slime_sample import Sample
 from slime.types import Message, Turn
 
 _METHODS = ("score", "compute_reward", "reward")
@@ -32,10 +31,13 @@ _BATCH_METHOD = "batch_compute_rewards"
 _MODEL_PATHS = ("prm_model_path", "checkpoint_path", "model_path")
 """What published files call the directory of their model."""
 
+OF_TURN: dict[str, Callable[[Turn], Any]] = {}
+"""Further names on offer, and what makes their values of a turn: an adapter for another library registers its own."""
+
 
 @dataclass
 class RewardHook:
-    """A reward of the user's, ready to be asked about a turn or a sample.
+    """A reward of the user's, ready to be asked about a turn.
 
     Plain functions run one at a time on a thread: the loop goes on, and a model in the plug-in is never entered twice.
     """
@@ -56,19 +58,10 @@ class RewardHook:
             TimeoutError: it took longer than `timeout_s`, counted from the moment it was called.
             Exception: what the plug-in raised.
         """
-        return await self._ask(_values(turn, self.settings), timeout_s)
+        return await self.ask(_values(turn, self.settings), timeout_s)
 
-    async def reward_of_sample(self, sample: Sample, args: Any, timeout_s: float) -> Any:
-        """The same for a sample that was made from a prompt set; `next_state` is empty there."""
-        values = _values_of_sample(sample) | {"args": args, "config": self.settings}
-        return await self._ask(values, timeout_s)
-
-    async def rewards_of_group(self, samples: list[Sample], args: Any, timeout_s: float) -> Any:
-        """The same for all samples of a group in one call, `(args, samples)`."""
-        values = {"samples": samples, "args": args, "config": self.settings}
-        return await self._ask(values, timeout_s)
-
-    async def _ask(self, values: Mapping[str, Any], timeout_s: float) -> Any:
+    async def ask(self, values: Mapping[str, Any], timeout_s: float) -> Any:
+        """The same from values by name; where it takes groups in batches, `rows` has the values of each sample."""
         if self.is_async:
             return await run_with_deadline(lambda: self._invoke(values), timeout_s, is_async=True)
         async with self._waiting:
@@ -78,7 +71,7 @@ class RewardHook:
         if not self.takes_batches:
             return self.call(values)
         if self.takes_groups:
-            return self.call.function([_row(_values_of_sample(sample)) for sample in values["samples"]])
+            return self.call.function([_row(row) for row in values["rows"]])
         return self.call.function([_row(values)])[0]
 
 
@@ -164,43 +157,16 @@ def _method(found: Any, where: str) -> Callable[..., Any]:
 
 
 def _values(turn: Turn, settings: Mapping[str, Any]) -> dict[str, Any]:
-    prompt = _text(_since_last_reply(turn.messages))
-    response = turn.completion.text
-    next_state = _text(turn.next_state or ())
-    sample = Sample(
-        prompt=prompt,
-        response=response,
-        tokens=[*turn.prompt_ids, *turn.completion.token_ids],
-        response_length=len(turn.completion.token_ids),
-        rollout_log_probs=list(turn.completion.logprobs),
-        session_id=turn.session_id,
-        metadata={**turn.details, "source": turn.source, "next_state": next_state, "messages": list(turn.messages)},
-        status=Sample.Status.TRUNCATED if turn.completion.finish_reason == "length" else Sample.Status.COMPLETED,
-    )
     return {
-        "prompt": prompt,
-        "response": response,
-        "next_state": next_state,
+        "prompt": asked(turn.messages),
+        "response": turn.completion.text,
+        "next_state": text_of_all(turn.next_state or ()),
         "messages": list(turn.messages),
         "reply": turn.reply,
         "turn": turn,
-        "sample": sample,
         "config": settings,
         "args": SimpleNamespace(**settings),
-    }
-
-
-def _values_of_sample(sample: Sample) -> dict[str, Any]:
-    prompt = sample.prompt
-    messages: list[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    return {
-        "prompt": prompt if isinstance(prompt, str) else _text(_since_last_reply(tuple(messages))),
-        "response": sample.response,
-        "next_state": "",
-        "messages": messages,
-        "reply": {"role": "assistant", "content": sample.response},
-        "turn": None,
-        "sample": sample,
+        **{name: make(turn) for name, make in OF_TURN.items()},
     }
 
 
@@ -210,12 +176,12 @@ def _row(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "feedback": row["next_state"], "next_feedback": row["next_state"]}
 
 
-def _since_last_reply(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """What this turn answers: the messages after the last assistant message, system prompts left out."""
+def asked(messages: Sequence[Message]) -> str:
+    """The text that a turn answers: the messages after the last assistant message, system prompts left out."""
     last = max((i for i, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
-    return tuple(message for message in messages[last + 1 :] if message.get("role") not in ("system", "developer"))
+    return text_of_all([m for m in messages[last + 1 :] if m.get("role") not in ("system", "developer")])
 
 
-def _text(messages: tuple[Message, ...]) -> str:
+def text_of_all(messages: Sequence[Message]) -> str:
     """The words of messages, one paragraph each; parts that are no text are left out."""
     return "\n\n".join(filter(None, (text_of(message.get("content")) for message in messages)))

@@ -12,8 +12,28 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from slime.errors import PluginError
+
+
+@contextlib.contextmanager
+def user_code(place: str, timeout_s: float = 0.0) -> Iterator[None]:
+    """The boundary around a call of the user's code: what it raises becomes a PluginError of one line that names it.
+
+    Args:
+        place: file and function, e.g. `custom_rm.py:reward`.
+        timeout_s: `--hook-timeout-s`, where the call has that deadline.
+    """
+    try:
+        yield
+    except PluginError:
+        raise
+    except Exception as error:  # the user's code: anything may come out of it
+        if timeout_s and isinstance(error, TimeoutError):
+            raise PluginError(f"{place} took longer than --hook-timeout-s {timeout_s:g}") from None
+        raise PluginError(f"{place}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 async def run_with_deadline(

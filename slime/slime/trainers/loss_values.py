@@ -8,6 +8,7 @@ for `reference_logprobs` where no reference model is loaded get the log-probs of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,9 @@ from slime.algorithms.reductions import sum_of_means
 from slime.data.rows import FlatBatch
 from slime.errors import PluginError
 from slime.plugins.policy_loss import PolicyLossHooks
-from slime.trainers import policy_hooks, slime_style
+from slime.trainers import policy_hooks
+from slime.trainers import responses as responses
+from slime.trainers.responses import response_lengths, trainable
 from slime.trainers.token_head import TokenHead
 
 
@@ -77,6 +80,10 @@ class ScoredBatch:
         )
 
 
+OF_BATCH: dict[str, Callable[[LossValues], Any]] = {}
+"""Further names on offer, and what makes their values: an adapter for another library's losses registers its own."""
+
+
 class LossValues(Mapping[str, Any]):
     """The names on offer and their values; nothing costs anything until it is asked for.
 
@@ -90,7 +97,7 @@ class LossValues(Mapping[str, Any]):
     ) -> None:
         flat = scored.flat
         device = flat.targets.device
-        self._scored = scored
+        self.scored = scored
         self._settings = settings
         self._hooks = hooks
         self._makers: dict[str, Callable[[], Any]] = {
@@ -117,10 +124,8 @@ class LossValues(Mapping[str, Any]):
             "clip_ratio": lambda: settings["eps_clip"],
             "binary_weight": lambda: settings["w_rl"],
             "opd_weight": lambda: settings["w_opd"],
-            "args": lambda: slime_style.arguments(settings),
-            "batch": lambda: slime_style.batch(self, flat),
-            "logits": lambda: slime_style.logits(scored.policy_head, scored.hidden, flat),
         }
+        self._makers |= {name: functools.partial(make, self) for name, make in OF_BATCH.items()}
 
     def __getitem__(self, name: str) -> Any:
         return self._makers[name]()
@@ -134,7 +139,7 @@ class LossValues(Mapping[str, Any]):
     @property
     def flat(self) -> FlatBatch:
         """The tokens behind the values."""
-        return self._scored.flat
+        return self.scored.flat
 
     def sum_of_sample_mean(self, values: Tensor) -> Tensor:
         """The sum over the micro-batch's samples of their share of their trajectory's token mean.
@@ -142,13 +147,13 @@ class LossValues(Mapping[str, Any]):
         Args:
             values: over the trainable tokens or, in slime's style, over the responses.
         """
-        if values.numel() == len(self._scored.weights):
-            return sum_of_means(values.flatten(), self._scored.weights)
-        if values.numel() == sum(slime_style.response_lengths(self.flat)):
-            return sum_of_means(slime_style.trainable(values.flatten(), self.flat), self._scored.weights)
+        if values.numel() == len(self.scored.weights):
+            return sum_of_means(values.flatten(), self.scored.weights)
+        if values.numel() == sum(response_lengths(self.flat)):
+            return sum_of_means(trainable(values.flatten(), self.flat), self.scored.weights)
         raise PluginError(
-            f"sum_of_sample_mean got {values.numel()} values; the micro-batch has {len(self._scored.weights)} "
-            f"trainable tokens, in responses of {sum(slime_style.response_lengths(self.flat))} tokens"
+            f"sum_of_sample_mean got {values.numel()} values; the micro-batch has {len(self.scored.weights)} "
+            f"trainable tokens, in responses of {sum(response_lengths(self.flat))} tokens"
         )
 
     def _policy_objective(self, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -169,19 +174,19 @@ class LossValues(Mapping[str, Any]):
 
     def _proximal_logprobs(self) -> Tensor:
         """By the weights at the start of the batch; in its first and only step, those of now."""
-        now = self._scored.policy_logprobs.detach()
-        known = self._scored.flat.streams["proximal_logprobs"]
+        now = self.scored.policy_logprobs.detach()
+        known = self.scored.flat.streams["proximal_logprobs"]
         return torch.where(known.isnan(), now, known)
 
     def _untempered_rollout_logprobs(self) -> Tensor:
         """The behaviour's at temperature 1, as a teacher's are; the engine's own numbers where it sampled at 1."""
-        streams = self._scored.flat.streams
+        streams = self.scored.flat.streams
         rollout, temperatures = streams["rollout_logprobs"], streams["temperature"]
         if bool((temperatures == 1).all()):
             return rollout
         at_one = streams["proximal_at_one"]
         if bool(at_one.isnan().any()):  # no step was made since the batch began
-            at_one = self._scored.policy_head.untempered_logprobs(self._scored.flat.targets)
+            at_one = self.scored.policy_head.untempered_logprobs(self.scored.flat.targets)
         return untempered(rollout, self._proximal_logprobs(), at_one, temperatures)
 
     def _tempered_teacher_logprobs(self) -> Tensor:
@@ -189,12 +194,12 @@ class LossValues(Mapping[str, Any]):
 
         Where no teacher spoke they are the policy's, with gradient, so that whatever is made of the difference is 0.
         """
-        streams = self._scored.flat.streams
+        streams = self.scored.flat.streams
         moved = streams["rollout_logprobs"] - self._untempered_rollout_logprobs()
         return self._teacher_logprobs(streams["teacher_logprobs"] + moved)
 
     def _teacher_logprobs(self, measured: Tensor) -> Tensor:
-        return torch.where(self._scored.flat.streams["has_teacher"], measured, self._scored.policy_logprobs)
+        return torch.where(self.scored.flat.streams["has_teacher"], measured, self.scored.policy_logprobs)
 
     def _sequence_index(self) -> Tensor:
         """Numbers the replies: the turns of each sample, or the sample where its tokens have no turns."""
@@ -203,12 +208,12 @@ class LossValues(Mapping[str, Any]):
         return numbered
 
     def _reference_logprobs(self) -> Tensor:
-        known = self._scored.reference_logprobs
-        return self._scored.flat.streams["rollout_logprobs"] if known is None else known
+        known = self.scored.reference_logprobs
+        return self.scored.flat.streams["rollout_logprobs"] if known is None else known
 
     def _full_kl(self) -> Tensor:
         """The exact KL to the reference, [N]; zeros where there is no reference model."""
-        reference = self._scored.reference_head
+        reference = self.scored.reference_head
         if reference is None:
-            return torch.zeros_like(self._scored.policy_logprobs)
-        return self._scored.policy_head.kl_to(reference)
+            return torch.zeros_like(self.scored.policy_logprobs)
+        return self.scored.policy_head.kl_to(reference)

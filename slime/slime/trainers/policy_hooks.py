@@ -16,7 +16,8 @@ from slime.data.rows import FlatBatch
 from slime.errors import PluginError
 from slime.plugins.loading import describe
 from slime.plugins.policy_loss import PolicyLossHooks
-from slime.trainers import slime_style
+from slime.trainers import responses as responses
+from slime.trainers.responses import by_response, response_lengths, total_lengths, trainable
 
 
 def bind(
@@ -78,15 +79,15 @@ class _Bound:
         """What hooks are offered of each sample, and its losses."""
         flat = self._flat
         lists: dict[str, list[Any]] = {
-            name: slime_style.by_response(stream, flat) for name, stream in {**streams, "loss_masks": masks}.items()
+            name: by_response(stream, flat) for name, stream in {**streams, "loss_masks": masks}.items()
         }
         lists |= {
-            "total_lengths": slime_style.total_lengths(flat),
-            "response_lengths": slime_style.response_lengths(flat),
+            "total_lengths": total_lengths(flat),
+            "response_lengths": response_lengths(flat),
         }
-        settings = {"args": slime_style.arguments(self._settings), "config": self._settings}
-        for index, pg_loss in enumerate(slime_style.by_response(losses, flat)):
+        settings = {"args": self._values["args"], "config": self._settings}
+        for index, pg_loss in enumerate(by_response(losses, flat)):
             yield {**settings, **{name: [entries[index]] for name, entries in lists.items()}}, pg_loss
 
     def _trainable(self, responses: list[Tensor]) -> Tensor:
-        return slime_style.trainable(torch.cat(responses), self._flat)
+        return trainable(torch.cat(responses), self._flat)

@@ -14,12 +14,12 @@ from typing import Any
 from slime.compat.conversion import to_group, why_not_trained
 from slime.compat.prompts.groups import GroupMaker
 from slime.compat.prompts.source import DataSource, tell
+from slime.compat.sample import Group, Sample, flatten
 from slime.config import Config
 from slime.errors import PluginError
 from slime.fields import fields
 from slime.plugins.calling import NamedCall
 from slime.plugins.loading import describe
-from slime.plugins.slime_sample import Group, Sample, flatten
 from slime.types import SampleGroup
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ import asyncio
 import logging
 from dataclasses import asdict
 
+from slime.compat.sample import Group, Sample, flatten
 from slime.judging.llm.relative import RelativeJudge
 from slime.judging.retry import Deferrals
-from slime.plugins.slime_sample import Group, Sample, flatten
 
 log = logging.getLogger(__name__)
 

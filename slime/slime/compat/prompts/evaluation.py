@@ -15,10 +15,10 @@ from slime.chat import ChatFormat
 from slime.compat.hook_engines import arguments_now
 from slime.compat.prompts.groups import GroupMaker
 from slime.compat.prompts.source import DataSource, read_prompts
+from slime.compat.sample import Group, RolloutFnEvalOutput, Sample, flatten
 from slime.config import Config
 from slime.errors import ConfigError, PluginError
 from slime.plugins.loading import describe
-from slime.plugins.slime_sample import Group, RolloutFnEvalOutput, Sample, flatten
 
 PromptSets = Mapping[str, Sequence[Sample]]
 

@@ -25,14 +25,14 @@ from slime.compat.arguments import sampling_params, slime_arguments
 from slime.compat.hook_engines import arguments_now, check_sampled_by
 from slime.compat.prompts.comparing import GroupComparer
 from slime.compat.prompts.hooks import PromptHooks
+from slime.compat.rewards import SampleJudge
+from slime.compat.sample import Group, Sample, flatten
 from slime.config import Config
 from slime.engines.dialect import version_to_wire
 from slime.errors import EngineRejected, EngineUnavailable, PluginError
-from slime.judging.plugin import PluginJudge
 from slime.plugins.calling import NamedCall
 from slime.plugins.loading import describe
 from slime.plugins.settings import plugin_settings
-from slime.plugins.slime_sample import Group, Sample, flatten
 from slime.protocols import Engine, GenerateRequest
 from slime.types import SamplingParams
 
@@ -57,7 +57,7 @@ class GroupMaker:
         self,
         config: Config,
         hooks: PromptHooks,
-        judge: PluginJudge | None,
+        judge: SampleJudge | None,
         engines: Sequence[Engine],
         chat: ChatFormat,
         engine_urls: Sequence[str] = (),

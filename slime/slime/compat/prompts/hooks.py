@@ -12,15 +12,15 @@ from typing import Any
 from slime.chat import ChatFormat
 from slime.compat.arguments import slime_arguments
 from slime.compat.prompts.source import BufferFilter, DataSource, PromptSource, read_prompts
+from slime.compat.sample import Group
 from slime.config import Config, PluginConfig
 from slime.errors import PluginError
 from slime.plugins import hooks
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import Hook, load_hook, style_of
 from slime.plugins.loading import describe
-from slime.plugins.running import run_with_deadline
+from slime.plugins.running import run_with_deadline, user_code
 from slime.plugins.settings import plugin_settings
-from slime.plugins.slime_sample import Group
 
 PROMPT_HOOKS: Mapping[str, Hook] = {
     "custom_generate_function_path": hooks.GENERATE,
@@ -67,15 +67,8 @@ class PromptHooks:
         """
         limit = timeout_s or self.timeout_s
         is_async = style_of(hook.function) == "async"
-        try:
+        with user_code(describe(hook.function), limit):
             return await run_with_deadline(lambda: hook(values), limit, is_async=is_async)
-        except PluginError:
-            raise
-        except TimeoutError:
-            raise PluginError(f"{describe(hook.function)} took longer than --hook-timeout-s {limit:g}") from None
-        except Exception as error:  # the user's code: anything may come out of it
-            message = " ".join(str(error).split())
-            raise PluginError(f"{describe(hook.function)}: {type(error).__name__}: {message}") from error
 
 
 def load_prompt_hooks(plugin: PluginConfig) -> PromptHooks:
@@ -126,10 +119,8 @@ def load_data_source(config: Config) -> DataSource:
 def _own_data_source(config: Config) -> DataSource:
     where = f"{hooks.DATA_SOURCE.flag} {config.plugin.data_source_path}"
     make = load_hook(hooks.DATA_SOURCE, config.plugin.data_source_path)
-    try:
+    with user_code(where):
         source: Any = make({"args": slime_arguments(config), "config": plugin_settings(config)})
-    except Exception as error:  # the user's code: anything may come out of it
-        raise PluginError(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from error
     missing = [name for name in ("get_samples", "add_samples") if not callable(getattr(source, name, None))]
     if missing:
         raise PluginError(f"{where}: {type(source).__name__} has no {' and no '.join(missing)}")

@@ -22,14 +22,14 @@ from slime.compat.prompts.groups import GroupMaker
 from slime.compat.prompts.hooks import PromptHooks, load_data_source, load_prompt_hooks
 from slime.compat.prompts.rollout import PromptRun
 from slime.compat.prompts.source import DataSource, NoPrompts
+from slime.compat.rewards import SampleJudge
+from slime.compat.rollout_data import load_batch_hooks
 from slime.config import Config, PluginConfig
 from slime.config.checks.contradictions import RolloutFacts, RolloutKind, check_rollout
 from slime.judging.llm.relative import MAX_REPLIES, RelativeJudge
-from slime.judging.plugin import PluginJudge
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import load_rollout
 from slime.plugins.rewards import RewardHook, load_reward
-from slime.plugins.rollout_data import load_batch_hooks
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Rollout
 from slime.rollout.context import RolloutContext, StreamRollout, offered
@@ -90,7 +90,7 @@ class PromptPlan(RolloutPlan):
         """What a loop over prompts works with."""
         judge = comparer = None
         if self.reward is not None:
-            judge = PluginJudge(
+            judge = SampleJudge(
                 self.reward, timeout_s=config.plugin.hook_timeout_s, reward_key=config.prompts.reward_key
             )
         if ctx.model is not None and config.judge.judge_siblings:

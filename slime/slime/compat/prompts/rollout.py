@@ -24,10 +24,10 @@ from slime.compat.prompts.batches import BatchMaker
 from slime.compat.prompts.evaluation import Evaluation
 from slime.compat.prompts.groups import GroupMaker
 from slime.compat.prompts.source import DataSource, tell
+from slime.compat.sample import DynamicFilterOutput, Group, Sample, flatten
 from slime.config import Config
 from slime.errors import PluginError, RunStalled
 from slime.plugins.loading import describe
-from slime.plugins.slime_sample import DynamicFilterOutput, Group, Sample, flatten
 from slime.progress import Progress
 from slime.types import SampleGroup
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slime.chat import ChatFormat
+from slime.compat.sample import Group, Sample, flatten
 from slime.config import PromptConfig
 from slime.errors import ConfigError, PluginError, nearest
-from slime.plugins.slime_sample import Group, Sample, flatten
 
 BufferFilter = Callable[[list[Group], int], list[Group]]
 """(groups that were returned, how many are wanted) → those to give out, which it takes from the list."""

@@ -24,7 +24,7 @@ from slime.errors import PluginError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import ADVANTAGE, ROLLOUT_DATA, load_hook, style_of
 from slime.plugins.loading import describe
-from slime.plugins.running import run_with_deadline
+from slime.plugins.running import run_with_deadline, user_code
 from slime.types import Batch, Sample
 
 _STREAMS = {"advantages": "advantages", "loss_masks": "loss_mask", "token_rewards": "rewards"}
@@ -63,14 +63,9 @@ class BatchHooks:
         return _with(batch, data)
 
     async def _call(self, call: NamedCall, offered: Mapping[str, Any]) -> None:
-        place = describe(call.function)
-        try:
-            is_async = style_of(call.function) == "async"
+        is_async = style_of(call.function) == "async"
+        with user_code(describe(call.function), self.timeout_s):
             await run_with_deadline(lambda: call(offered), self.timeout_s, is_async=is_async)
-        except TimeoutError:
-            raise PluginError(f"{place} took longer than --hook-timeout-s {self.timeout_s:g}") from None
-        except Exception as error:  # the user's code: anything may come out of it
-            raise PluginError(f"{place}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def load_batch_hooks(plugin: PluginConfig, settings: Mapping[str, Any]) -> BatchHooks:

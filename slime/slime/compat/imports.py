@@ -1,6 +1,6 @@
 """slime's module names, for files that import from them: each name leads to the thing of ours that does the job.
 
-    from slime.utils.types import Sample          ─▶ slime.plugins.slime_sample.Sample
+    from slime.utils.types import Sample          ─▶ slime.compat.sample.Sample
     from slime.utils.http_utils import post       ─▶ slime.compat.names.post
 
 A finder makes such a module when it is first imported; ours keep their own names and places. What is not in the table
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
-_SAMPLE = "slime.plugins.slime_sample"
+_SAMPLE = "slime.compat.sample"
 _PROMPTS = "slime.compat.prompts.rollout"
 _NAMES = "slime.compat.names"
 
