@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from published_pages import cut, page, write
-from slime.compat.prompts.hooks import check_hooks_are_called
+from slime.config.checks.contradictions import RolloutFacts, RolloutKind, check_rollout
 from slime.config.checks.startup import check_startup
 from slime.config.loader import Resolution, resolve
 from slime.errors import ConfigError, PluginError
@@ -228,8 +228,9 @@ def _load_reward(row: Row, expected: Sequence[str], place: Place) -> None:
 
 def _try_live(row: Row, expected: Sequence[str], place: Place) -> None:
     """A hook that is read, and that a run on conversations answers."""
+    live = RolloutFacts(RolloutKind.CONVERSATIONS, "custom_rollout.py", False, False, 1)
     with pytest.raises(ConfigError) as caught:
-        check_hooks_are_called(resolve(shlex.split(row.literal), {}).config.plugin, "live")
+        check_rollout(resolve(shlex.split(row.literal), {}).config, live)
     _assert_one_line(str(caught.value), [shlex.split(row.literal)[0], *expected])
 
 
