@@ -1,7 +1,7 @@
 """`python -m slime.cluster.head PORT`: a Ray cluster on this machine, with a dashboard to submit jobs to.
 
 `ray start --head` would do, but it turns 127.0.0.1 into the machine's outer address. The caller passes a secret in
-RAY_AUTH_TOKEN: Ray's control service listens on every interface, and answers only to those who know it.
+RAY_AUTH_TOKEN: other users of this machine reach its loopback too, and Ray answers only to those who know the secret.
 
 `ray.init` has no settings for two things. Ray's job agent binds a fixed port, and where that is taken it lives on
 without HTTP and every submission fails with "No available agent"; here it binds any free one. Jobs find their cluster

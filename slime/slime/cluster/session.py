@@ -1,6 +1,6 @@
 """A Ray cluster for the length of a run: the one we were told to join, or a local one of our own.
 
-A local one listens on loopback, reports nothing to anybody and ends with the run, with everything on it;
+A local one listens on loopback only, reports nothing to anybody and ends with the run, with everything on it;
 of a cluster that was there before, only what this run placed is ended.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 
 from slime.config import ClusterConfig
 from slime.errors import ConfigError
@@ -65,11 +66,17 @@ def worker_environment(cluster: ClusterConfig, environ: Mapping[str, str]) -> di
 
 
 def start_local(**options: Any) -> None:
-    """Start a cluster on this machine, all of whose sockets that Ray lets us place are on loopback.
+    """Start a cluster on this machine whose sockets are all on loopback.
+
+    Ray resolves 127.0.0.1 to the machine's outer address and listens on every interface, unless it is told that the
+    cluster has one machine. The variable tells so the processes that Ray starts, the attribute this one, which has read
+    the variable already.
 
     Args:
         options: further ones of `ray.init`.
     """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
     ray.init(
         address="local",
         num_cpus=_LOGICAL_CPUS,
