@@ -15,7 +15,7 @@ import torch
 from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.losses import exact_kl
 from slime.algorithms.objective import policy_objective
-from slime.config.contradictions import check_loss_settings
+from slime.config.checks.contradictions import check_loss_settings
 from slime.config.sections import LossConfig, TrainerConfig
 from slime.data.estimates import with_advantages
 from slime.data.rows import Row

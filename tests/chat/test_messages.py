@@ -11,7 +11,7 @@ from slime.data.conversation_files import parse_conversation
 from slime.errors import ConfigError, RequestError
 from slime.judging.llm.prompts import message_text
 from slime.messages import calls_of, parts_of, read_message, text_of
-from slime.plugins.rewards import _text
+from slime.plugins.rewards import text_of_all
 
 from openclaw.api.endpoints.chat_completions import read_chat_request
 from openclaw.api.incoming import Incoming
@@ -59,7 +59,7 @@ def test_the_text_of_a_message_is_one_for_server_template_judge_and_reward() -> 
     assert text_of(PARTS) == words
     assert read_request("/v1/chat/completions", {"messages": [message]}).messages[0].text == words
     assert message_text(message) == words
-    assert _text((message,)) == words
+    assert text_of_all((message,)) == words
     chat = ChatFormat(learn_tokenizer(["one two three"] * 2))
     assert chat.render([message]) == chat.render([{"role": "user", "content": words}])
 

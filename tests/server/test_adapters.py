@@ -17,8 +17,8 @@ from openclaw.api.incoming import caller_of
 PER_USER = LoraConfig(use_lora=True, adapter_per="user")
 
 
-def load(rig: Rig, name: str, version: int, folder: Path) -> None:
-    rig.engine.load_adapter(LoadAdapterCall(f"{name}@{version}", str(folder)))
+async def load(rig: Rig, name: str, version: int, folder: Path) -> None:
+    await rig.engine.load_adapter(LoadAdapterCall(f"{name}@{version}", str(folder)))
 
 
 async def newest_turn(rig: Rig) -> Turn:
@@ -31,8 +31,8 @@ async def test_everybody_is_answered_by_the_newest_version(start: StartRig, tmp_
     rig = await start("Hello there.", lora=LoraConfig(use_lora=True))
     await rig.chat(stream=stream)
     assert (await newest_turn(rig)).policy_version == 0, "nothing is published yet: the base answers"
-    load(rig, "policy", 1, tmp_path)
-    load(rig, "policy", 2, tmp_path)
+    await load(rig, "policy", 1, tmp_path)
+    await load(rig, "policy", 2, tmp_path)
     await asyncio.sleep(2 * FRESH_S)
     await rig.chat(messages=[{"role": "user", "content": "again"}], stream=stream)
     turn = await newest_turn(rig)
@@ -42,7 +42,7 @@ async def test_everybody_is_answered_by_the_newest_version(start: StartRig, tmp_
 async def test_with_adapters_for_each_user_everybody_has_their_own(start: StartRig, tmp_path: Path) -> None:
     rig = await start("Hello there.", lora=PER_USER)
     ada = caller_of(PER_USER, {}, {"user": "ada"}).adapter
-    load(rig, ada, 5, tmp_path)
+    await load(rig, ada, 5, tmp_path)
     found = {}
     for user in ("ada", "bob"):
         await rig.chat(messages=[{"role": "user", "content": f"I am {user}"}], user=user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from slime.config.loader import load_config
 from slime.errors import ConfigError, PluginError
 from slime.monitor import Monitor
 from slime.pipeline import Pipeline
+from slime.progress import Progress
 from slime.protocols import Resumed
 from slime.publisher import Publisher
+from slime.rollout.context import StreamRollout
 from slime.store import Store
 from slime.trainers.build import build_trainer, check_trainer
 from slime.types import Batch, SampleGroup, TrainReport
@@ -98,7 +100,7 @@ async def run(config: Config, folder: Path) -> list[Path]:
     """The pipeline to its end; what engines were given."""
     served: list[Path] = []
 
-    async def rollout() -> AsyncIterator[SampleGroup]:
+    async def rollout() -> AsyncGenerator[SampleGroup]:
         for index, sample in enumerate(random_samples(4)):
             yield SampleGroup(f"group{index}", (dataclasses.replace(sample, turn_ids=()),))
 
@@ -106,12 +108,14 @@ async def run(config: Config, folder: Path) -> list[Path]:
         served.append(weights_dir)
 
     learner = OneRank(config)
+    progress = Progress()
     async with Store.open(folder / "buffer") as store:
         pipeline = Pipeline(
             store=store,
-            rollout=rollout,
+            rollout=StreamRollout(rollout),
             learner=learner,
-            publisher=Publisher(Versions(config.checkpoint.save_dir.resolve()), learner, serve),
+            publisher=Publisher(Versions(config.checkpoint.save_dir.resolve()), learner, serve, progress=progress),
+            progress=progress,
             monitor=Monitor(config.monitor.run_dir),
             owner="test",
             rollout_config=config.rollout,

@@ -262,7 +262,7 @@ def test_steps_that_are_dropped_do_not_train(policy_dir: Path) -> None:
     ("loss", "complaint"),
     [
         ({"kl_coef": 0.1, "kl_loss_coef": 0.2}, "the same KL twice"),
-        ({"eps_clip_c": 0.5}, "more than 1, or 0"),
+        ({"eps_clip_c": 0.5}, "above 1, or 0"),
         ({"tis_clip_low": 3.0}, "--tis-clip-low 3 is above --tis-clip 2"),
         ({"calculate_per_token_loss": True, "advantage_estimator": "dr_grpo"}, "choose one"),
     ],
