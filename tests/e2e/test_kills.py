@@ -20,7 +20,7 @@ from openclaw_test.training_run import TrainingRun
 from slime.store import Store
 from slime.types import TurnState
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # the trainer runs on what others leave of the cores
 
 FLAGS = ["--rollout-batch-size", "4", "--lr", "1e-3", "--kl-loss-coef", "0", "--max-staleness", "100"]
 REACTIONS = ("Thanks, that is great!", "No, that is wrong. Please correct it.")
@@ -80,7 +80,7 @@ VICTIMS = {
 }
 
 
-async def until(condition, what: str, timeout_s: float = 120) -> None:  # type: ignore[no-untyped-def]
+async def until(condition, what: str, timeout_s: float = 400) -> None:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
