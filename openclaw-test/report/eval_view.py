@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_test.report.gains import gain_table, gains
-from openclaw_test.report.measures import IN_A_ROW, Interval
+from openclaw_test.suites.measures import IN_A_ROW, Interval
 from openclaw_test.suites.scoring import PersonaScore
 from openclaw_test.suites.suites import SuiteScore
 from rich.console import Console

@@ -17,7 +17,7 @@ from openclaw_test.people.assistants import Assistant
 from openclaw_test.people.personas import Reply
 from openclaw_test.people.problems import final_answer, random_problem
 from openclaw_test.people.users import User, request_seed
-from openclaw_test.report.measures import repetition
+from openclaw_test.suites.measures import repetition
 
 _CONCURRENCY = 16
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from openclaw_test.people.personas import Persona
 from openclaw_test.people.sessions import Session
-from openclaw_test.report.measures import Interval, over_seeds, sessions_to_criterion, share
 from openclaw_test.suites.held_out import HeldOut
+from openclaw_test.suites.measures import Interval, over_seeds, sessions_to_criterion, share
 
 
 @dataclass(frozen=True, slots=True)

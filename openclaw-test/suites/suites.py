@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from openai import OpenAIError
 from openclaw_test.people.personas import Reply
 from openclaw_test.people.users import request_seed
-from openclaw_test.report.measures import Interval, share
 from openclaw_test.suites.coding_suite import coding_tasks
+from openclaw_test.suites.measures import Interval, share
 from openclaw_test.suites.tool_suite import tool_tasks
 from slime.types import Message
 

@@ -32,10 +32,9 @@ from slime.errors import ConfigError, CorruptRecord, StoreError, StoreUnavailabl
 from slime.private_files import check_private_dir, make_private_dir
 from slime.store import leases, notes, opinions, reads, writes
 from slime.store.lineage import Lineage, read_ancestors
-from slime.store.lock import ServerLock
 from slime.store.notes import Recalled, TurnNote
 from slime.store.reads import Changes, LeftOut, Transition, TurnReader
-from slime.store.schema import connect, locate, prepare
+from slime.store.schema import ServerLock, connect, locate, prepare
 from slime.store.writer import Writer
 from slime.types import Feedback, Judgement, Message, Turn, TurnState, Verdict
 
