@@ -136,7 +136,6 @@ class ConversationIndex:
         Args:
             reading: of the request, where it was read already.
             free: session ids that are certainly no other credential's; None where none is but of those remembered.
-
         """
         credential = hash_credential(request.credential)
         reading = reading or Reading(request.conversation)

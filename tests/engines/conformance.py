@@ -320,6 +320,8 @@ async def test_abort_all_ends_them_all(engine: HttpEngine):
 
 async def test_aborting_nobody_is_harmless(engine: HttpEngine):
     await engine.abort("there is no such request")
+    completion = await engine.generate(_request("after", max_new_tokens=4))
+    assert completion.finish_reason != "abort"
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
