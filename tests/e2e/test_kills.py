@@ -23,6 +23,7 @@ from slime.types import TurnState
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # the trainer runs on what others leave of the cores
 
 FLAGS = ["--rollout-batch-size", "4", "--lr", "1e-3", "--kl-loss-coef", "0", "--max-staleness", "100"]
+PAUSE_S = 0.4  # as in test_lora_runs.py: a second set of tests may have the other core
 REACTIONS = ("Thanks, that is great!", "No, that is wrong. Please correct it.")
 
 
@@ -45,7 +46,7 @@ class Talker:
                         messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": said}]
                 except (httpx.HTTPError, KeyError):
                     self.num_failed += 1
-                    await asyncio.sleep(0.3)
+                await asyncio.sleep(PAUSE_S)
 
     async def goes_on(self, run: TrainingRun, after: str) -> None:
         """Wait until people are answered and updates are made again."""

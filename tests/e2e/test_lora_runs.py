@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FLAGS = ["--use-lora", "--rollout-batch-size", "2", "--lr", "1e-3", "--kl-loss-coef", "0.01", "--max-staleness", "100"]
 FLAGS += ["--baseline", "none"]  # somebody whose opinion never changes would teach a moving average nothing
+PAUSE_S = 0.4  # people who read what they get leave the trainer, which takes what is left over, some of a core
 OPINIONS = {"ada": "Thanks, that is great!", "bob": "No, that is wrong. Please correct it."}
 
 
@@ -32,6 +33,7 @@ async def talk(run: TrainingRun, user: str, until: Callable[[], bool]) -> None:
                 answer.raise_for_status()
                 reply = answer.json()["choices"][0]["message"]["content"] or "."
                 messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": OPINIONS[user]}]
+            await asyncio.sleep(PAUSE_S)
 
 
 async def served_versions(run: TrainingRun) -> dict[str, set[int]]:
