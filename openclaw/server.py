@@ -65,7 +65,7 @@ _GC_THRESHOLD = (5_000, 2, 10_000)
 """A request makes thousands of objects and hardly a cycle; looking for those as often as by default costs 6 %. What is
 looked through at once decides how long every request waits: a millisecond for each thousand objects."""
 _SWITCH_S = 0.0001
-"""How long a thread that renders a long prompt keeps the interpreter while others want it, which they do very often."""
+"""How long a thread, such as the one that writes long turns, keeps the interpreter while the event loop wants it."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mapping[str, Any] | None = None) -> int:

@@ -29,13 +29,12 @@ from slime.types import Completion, Message, SamplingParams
 
 from openclaw.capture import Capture, Generated, OpenTurn
 from openclaw.engine_pool import EnginePool
+from openclaw.rendering import Renderer
 from openclaw.requests.chat_request import ChatRequest
 from openclaw.requests.turn_ids import tool_call_id
 
 log = logging.getLogger(__name__)
 
-_LONG_BODY_BYTES = 48_000
-"""From here on rendering leaves the event loop: it would hold up the chunks of everybody else."""
 _BYTES_PER_TOKEN, _SPARE_BYTES = 32, 262_144
 """A token is four characters of English and six bytes where JSON escapes them; the rest is room for other fields."""
 
@@ -156,6 +155,7 @@ class Generation:
         self.model = model
         self._engines = engines
         self._capture = capture
+        self._renderer = Renderer(model.chat)
 
     def check_size(self, num_bytes: int) -> None:
         """Refuse a body that cannot fit the context window, before it is parsed, placed and tokenised.
@@ -199,11 +199,9 @@ class Generation:
         chat = self.model.chat
         tools = request.tools if request.offers_tools else ()
         longest = self.model.max_context - 1
-        render = partial(
-            chat.render, request.messages, tools, turn.prior, options=request.template_options, max_tokens=longest
-        )
+        rendering = (request.messages, tools, turn.prior, request.template_options, longest)
         try:
-            prompt_ids = await asyncio.to_thread(render) if request.num_bytes > _LONG_BODY_BYTES else render()
+            prompt_ids = await self._renderer.render(rendering, request.num_bytes)
         except PromptTooLong:
             raise _too_long(self.model, "the messages have more. Please shorten them") from None
         limit = min(request.sampling.max_new_tokens, self.model.max_context - len(prompt_ids))

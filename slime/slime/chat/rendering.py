@@ -53,6 +53,9 @@ class _Fed:
 class ChatFormat:
     """The chat template and tokenizer of one model. Safe to use from several threads.
 
+    Attributes:
+        model_dir: where it was loaded from.
+
     >>> chat = ChatFormat.load(model_dir)
     >>> chat.render([{"role": "user", "content": "Hi"}])
     (151644, 872, 198, 13048, 151645, 198, 151644, 77091, 198)
@@ -61,6 +64,7 @@ class ChatFormat:
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         if not tokenizer.chat_template:
             raise ConfigError(f"{tokenizer.name_or_path}: the tokenizer has no chat template")
+        self.model_dir = Path(tokenizer.name_or_path)
         self._template = compile_template(str(tokenizer.chat_template))
         self._special_tokens = dict(tokenizer.special_tokens_map)
         self._eos_id: int | None = tokenizer.eos_token_id
