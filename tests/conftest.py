@@ -38,6 +38,14 @@ def log_lines_go_where_they_went() -> Iterator[None]:
         logger.propagate, logger.handlers = propagate, handlers
 
 
+@pytest.fixture(autouse=True)
+def no_test_changes_how_this_process_is_scheduled() -> Iterator[None]:
+    """What a test does to this thread, all later tests and the processes that they start inherit."""
+    yield
+    if sys.platform == "linux":
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the repository."""

@@ -1,4 +1,4 @@
-"""A model that can chat but has learned nothing: the tiny model's shape and tokenizer, untrained; made in seconds."""
+"""What whole runs need: a share of the cores, and a model that can chat but has learned nothing, made in seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import torch
 from openclaw_test.tiny.model import Recipe, new_model, render
 from openclaw_test.tiny.text import random_conversation
 from openclaw_test.tiny.tokenizer import learn_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def trainers_have_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests may take all cores for minutes, and leave nothing over."""
+    monkeypatch.setenv("TRAINER_PRIORITY", "normal")
 
 
 @pytest.fixture(scope="session")

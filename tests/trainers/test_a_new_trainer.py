@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,7 +95,8 @@ def configured(folder: Path, *flags: str) -> Config:
     (folder / "counter.py").write_text(THE_FILE)
     trainer = () if "--trainer" in flags else ("--trainer", str(folder / "counter.py"))
     places = ("--save-dir", str(folder / "checkpoints"), "--run-dir", str(folder / "run"))
-    return load_config([*trainer, *places, "--rollout-batch-size", "2", "--num-rollout", "2", *flags], environ={})
+    numbers = ("--rollout-batch-size", "2", "--num-rollout", "2", "--trainer-priority", "normal")
+    return load_config([*trainer, *places, *numbers, *flags], environ={})
 
 
 async def run(config: Config, folder: Path) -> list[Path]:
@@ -163,3 +166,13 @@ def test_a_file_without_a_trainer_is_refused(tmp_path: Path) -> None:
 def test_a_trainer_of_one_adapter_is_refused_where_every_user_has_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trains one adapter for all: leave out --adapter-per user"):
         build_trainer(configured(tmp_path, "--use-lora", "--adapter-per", "user"))
+
+
+def test_a_trainer_on_cpus_takes_what_nothing_else_wants_or_a_share_as_any_process(tmp_path: Path) -> None:
+    def policy(*flags: str) -> int:
+        Rank(configured(tmp_path, *flags), 0, 1, "")
+        return os.sched_getscheduler(0)
+
+    with ThreadPoolExecutor(max_workers=1) as thread:  # it goes with its thread
+        assert thread.submit(policy).result(60) == os.SCHED_OTHER
+        assert thread.submit(policy, "--trainer-priority", "idle").result(60) == os.SCHED_IDLE

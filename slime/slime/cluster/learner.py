@@ -34,7 +34,7 @@ class Rank:
     """One rank of a trainer, in a process of its own."""
 
     def __init__(self, config: Config, rank: int, world_size: int, address: str) -> None:
-        if not config.cluster.train_gpus:
+        if not config.cluster.train_gpus and config.cluster.trainer_priority == "idle":
             step_back()
         install()
         self._checkpoints = config.checkpoint

@@ -256,6 +256,7 @@ class ClusterConfig:
     rollout_gpus: str = option("", "GPUs of the engines, e.g. 4,5,6,7; none: CPU", env=("ROLLOUT_GPUS",))
     judge_gpus: str = option("", "GPUs of the judge's own engine; none: the last of --rollout-gpus that is no trainer's", env=("JUDGE_GPUS",))
     teacher_gpus: str = option("", "GPUs of the teacher's own engine; none: the last of --rollout-gpus that is no trainer's", env=("TEACHER_GPUS",))
+    trainer_priority: Literal["idle", "normal"] = option("idle", "what a trainer on CPUs takes of busy cores: what nothing else wants, or a share as any process", env=("TRAINER_PRIORITY",), needs=when.TRAINS_ON_CPU)
     serve: bool = option(True, "serve the policy with the run; no: another program does, or nobody")
     keep_serving: bool = option(False, "go on serving after the last update, until stopped", needs=when.SERVES)
     dashboard: bool = option(False, "start Ray's dashboard, on loopback")

@@ -113,6 +113,7 @@ FILES = Condition("--data-path", lambda config: bool(config.rollout.data_path))
 SERVES = Condition("a run that serves, without --data-path", lambda config: bool(config.cluster.serve))
 SGLANG = Condition("--backend sglang", lambda config: config.engine.backend == "sglang")
 GPU = Condition("--train-gpus", lambda config: bool(config.cluster.train_gpus) and config.model.device != "cpu")
+TRAINS_ON_CPU = Condition("a trainer on CPUs", lambda config: not config.cluster.train_gpus)
 WANDB = Condition("--use-wandb", lambda config: bool(config.monitor.use_wandb))
 PRM = Condition(
     "--custom-rm-path, or no other judge",
