@@ -65,14 +65,11 @@ def stitch(scored_turns: Sequence[ScoredTurn], *, source: str = "") -> tuple[Sam
     """
     chains: list[list[ScoredTurn]] = []
     for scored in scored_turns:
-        longest: list[ScoredTurn] | None = None
-        for chain in chains:
-            if _extends(scored.turn, chain[-1].turn) and (longest is None or _length(chain) > _length(longest)):
-                longest = chain
-        if longest is None:
-            chains.append([scored])
+        extended = [chain for chain in chains if _extends(scored.turn, chain[-1].turn)]
+        if extended:
+            max(extended, key=_length).append(scored)
         else:
-            longest.append(scored)
+            chains.append([scored])
     return tuple(_sample(chain, source) for chain in chains)
 
 
