@@ -28,8 +28,6 @@ from slime.cluster.teaching import teaching
 from slime.config import Config
 from slime.config.checks.conditions import method_name
 from slime.config.loader import load_config
-from slime.data.sample_queue import SampleQueue
-from slime.data.source_queue import SourceQueue
 from slime.engines.launch import with_token
 from slime.errors import ConfigError, OpenClawError
 from slime.judging.drift import WatchedJudge
@@ -130,7 +128,7 @@ async def train(config: Config, plan: Plan) -> None:
             rollout_config=config.rollout,
             checkpoint_config=config.checkpoint,
             judge_metrics=judge.metrics,
-            queue_type=SourceQueue if per_user else SampleQueue,
+            by_source=per_user,
             until_drained=is_offline,
             ends_when_stalled=not plan.rollout.is_endless,
         )

@@ -42,7 +42,7 @@ class Pipeline:
     Args:
         publisher: has the engines serve what was trained.
         progress: of this run; written here and by the publisher.
-        queue_type: of the queue between collecting and training; its `line_of` says whose weights a batch trains.
+        by_source: each source has weights of its own, so that a batch is of one source.
         until_drained: nothing new will be stored: end when all of it is trained or excluded; the last update may
             take fewer samples than the others.
         ends_when_stalled: raise `RunStalled` where samples are made and none is trained; otherwise say so and go on.
@@ -61,7 +61,7 @@ class Pipeline:
         owner: str,
         rollout_config: RolloutConfig,
         checkpoint_config: CheckpointConfig,
-        queue_type: type[SampleQueue] = SampleQueue,
+        by_source: bool = False,
         until_drained: bool = False,
         ends_when_stalled: bool = False,
         judge_metrics: Callable[[], Mapping[str, float]] = dict,
@@ -76,7 +76,8 @@ class Pipeline:
         self._save_interval = checkpoint_config.save_interval
         self._publish_interval = checkpoint_config.publish_interval
         self._publisher = publisher
-        self._queue = queue_type(rollout_config.queue_capacity, rollout_config.max_staleness, self._staleness)
+        capacity, max_staleness = rollout_config.queue_capacity, rollout_config.max_staleness
+        self._queue = SampleQueue(capacity, max_staleness, self._staleness, by_source=by_source)
         self._in_training: tuple[str, ...] = ()
         self._unsaved: dict[int, tuple[str, ...]] = {}
         self._is_published = True
@@ -243,7 +244,7 @@ class Pipeline:
         if report.skipped:
             await self._skipped(batch, turn_ids, report)
             return
-        line = self._queue.line_of(batch.groups)
+        line = self._queue.line_of(batch.samples[0])
         self._publisher.versions.trained(line)
         self._is_published = False
         self._unsaved[report.step] = turn_ids
@@ -290,7 +291,7 @@ class Pipeline:
         return {"weights/save_s": saved - began}
 
     def _staleness(self, sample: Sample) -> int:
-        return self._publisher.staleness(sample, self._queue.line_of((SampleGroup("", (sample,)),)))
+        return self._publisher.staleness(sample, self._queue.line_of(sample))
 
     @property
     def _not_accounted(self) -> tuple[str, ...]:

@@ -90,4 +90,4 @@ async def test_after_the_end_takes_what_is_left_and_then_nothing():
     await queue.end()
     assert [g.group_id for g in (await asyncio.wait_for(waiting, 1)).groups] == ["c"]
     assert await asyncio.wait_for(queue.take(2), 1) == Taken((), ())
-    assert queue.is_exhausted
+    assert len(queue) == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from learners import trainer_of
 from slime.config.sections import LoraConfig
-from slime.data.source_queue import SourceQueue
+from slime.data.sample_queue import SampleQueue
 from slime.errors import TrainerError
 from slime.trainers.per_user import UserTrainers
 from slime.types import Batch, Sample, SampleGroup
@@ -109,12 +109,16 @@ def test_a_batch_is_of_one_user(policy_dir: Path, tmp_path: Path) -> None:
 async def test_the_queue_gives_batches_of_one_user_and_ages_them_by_that_users_updates(tmp_path: Path) -> None:
     versions = Versions(tmp_path)
     versions.open()
-    queue = SourceQueue(10, 1, lambda one: max(versions.staleness(v, one.source) for v in one.trained_versions))
+
+    def staleness(one: Sample) -> int:
+        return max(versions.staleness(version, one.source) for version in one.trained_versions)
+
+    queue = SampleQueue(10, 1, staleness, by_source=True)
     for index, user in enumerate(["ada", "bob", "ada", "bob", "ada"]):
         await queue.put(SampleGroup(f"{user}{index}", (sample(user, 11, 1.0, f"{user}{index}"),)))
     taken = await queue.take(2)
     assert [group.group_id for group in taken.groups] == ["ada0", "ada2"]
-    assert queue.line_of(taken.groups) == "ada"
+    assert queue.line_of(taken.groups[0].samples[0]) == "ada"
     for _ in range(2):
         versions.trained("ada")
         versions.take("ada")
@@ -124,7 +128,7 @@ async def test_the_queue_gives_batches_of_one_user_and_ages_them_by_that_users_u
 
 
 async def test_many_who_say_little_do_not_block_each_other() -> None:
-    queue = SourceQueue(capacity=3, max_staleness=1)
+    queue = SampleQueue(capacity=3, max_staleness=1, by_source=True)
     for user in ("ada", "bob", "cyd"):
         await queue.put(SampleGroup(user, (sample(user, 11, 1.0, user),)))
     assert [group.group_id for group in (await queue.take(2)).groups] == ["ada"]

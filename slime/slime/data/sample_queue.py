@@ -11,8 +11,9 @@ too old while it waited is handed back by `take`, to be accounted for, and is no
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from slime.types import Sample, SampleGroup
@@ -32,13 +33,27 @@ class Taken:
 class SampleQueue:
     """A first-in-first-out queue of sample groups, bounded in samples.
 
+        put ─▶ [ada bob ada ada bob] ─ by source: the one that first has enough ─▶ take ─▶ [ada ada ada]
+
+    Where each source has weights of its own, a batch is of one source. The capacity is shared: where it is full and no
+    source has enough for a batch, the longest line is taken as it is, so that many users who say little cannot block
+    each other.
+
     Args:
         capacity: samples that may wait; `put` waits while there are that many.
         max_staleness: the staleness that a sample may have when it is taken.
-        staleness: asked for every sample that waits; nothing is ever stale unless given.
+        staleness: of a sample that waits, in updates; nothing is ever stale unless given.
+        by_source: whether each source has weights of its own.
     """
 
-    def __init__(self, capacity: int, max_staleness: int, staleness: Staleness = lambda sample: 0) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        max_staleness: int,
+        staleness: Staleness = lambda sample: 0,
+        *,
+        by_source: bool = False,
+    ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         if max_staleness < 0:
@@ -46,6 +61,7 @@ class SampleQueue:
         self.capacity = capacity
         self.max_staleness = max_staleness
         self._staleness = staleness
+        self._by_source = by_source
         self._groups: deque[SampleGroup] = deque()
         self._changed = asyncio.Condition()
         self._is_ended = False
@@ -59,10 +75,9 @@ class SampleQueue:
         """The turns behind the samples that wait; their leases must be kept alive."""
         return tuple(turn_id for group in self._groups for sample in group.samples for turn_id in sample.turn_ids)
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether nothing waits and nothing will come."""
-        return self._is_ended and not self._groups
+    def line_of(self, sample: Sample) -> str:
+        """Whose weights a sample trains; empty: the shared ones."""
+        return sample.source if self._by_source else ""
 
     async def put(self, group: SampleGroup) -> None:
         """Append a group; waits while the queue is full. A group larger than the queue is admitted to an empty one."""
@@ -84,40 +99,47 @@ class SampleQueue:
             self._changed.notify_all()
 
     async def take(self, num_samples: int) -> Taken:
-        """Wait for at least `num_samples` fresh samples and take just enough whole groups for them.
+        """Wait for at least `num_samples` fresh samples of one line and take just enough whole groups for them.
 
         Returns:
             Early, with stale groups and no others, as soon as there are stale ones to account for. After the end what
             is left, however little, and nothing when nothing is.
         """
         async with self._changed:
-            await self._changed.wait_for(lambda: self._has_stale() or self._is_ended or len(self) >= num_samples)
-            stale = self._remove_stale()
-            groups: list[SampleGroup] = []
-            if len(self) >= num_samples or self._is_ended:
-                taken = 0
-                while taken < num_samples and self._groups:
-                    groups.append(self._groups.popleft())
-                    taken += len(groups[-1].samples)
+            await self._changed.wait_for(
+                lambda: self._is_ended or any(map(self._is_stale, self._groups)) or self._due(num_samples) is not None
+            )
+            stale = self._pull(group for group in self._groups if self._is_stale(group))
+            due = self._due(num_samples)
+            line = [group for group in self._groups if self.line_of(group.samples[0]) == due]
+            before = itertools.accumulate((len(group.samples) for group in line), initial=0)
+            groups = self._pull(group for group, count in zip(line, before, strict=False) if count < num_samples)
             self._changed.notify_all()
-            return Taken(tuple(groups), stale)
+            return Taken(groups, stale)
 
     async def take_rest(self) -> Taken:
-        """What there is, however little, without waiting: for when nothing more will come."""
-        return await self.take(len(self))
+        """What there is of one line, however little, without waiting: for when nothing more will come."""
+        return await self.take(max(self._waiting().values())) if self._groups else Taken((), ())
 
-    def line_of(self, groups: Sequence[SampleGroup]) -> str:
-        """Whose weights these groups train: empty, everybody's."""
-        return ""
+    def _due(self, num_samples: int) -> str | None:
+        """The line that a batch is taken of now; None if no line has enough."""
+        if not self._groups:
+            return None
+        [(longest, count)] = self._waiting().most_common(1)
+        return longest if count >= num_samples or len(self) >= self.capacity or self._is_ended else None
 
-    def _remove_stale(self) -> tuple[SampleGroup, ...]:
-        stale = tuple(group for group in self._groups if self._is_stale(group))
-        if stale:
-            self._groups = deque(group for group in self._groups if not self._is_stale(group))
-        return stale
+    def _waiting(self) -> Counter[str]:
+        """Samples in each line."""
+        waiting: Counter[str] = Counter()
+        for group in self._groups:
+            waiting[self.line_of(group.samples[0])] += len(group.samples)
+        return waiting
+
+    def _pull(self, groups: Iterable[SampleGroup]) -> tuple[SampleGroup, ...]:
+        pulled = tuple(groups)
+        gone = set(map(id, pulled))
+        self._groups = deque(group for group in self._groups if id(group) not in gone)
+        return pulled
 
     def _is_stale(self, group: SampleGroup) -> bool:
         return any(self._staleness(sample) > self.max_staleness for sample in group.samples)
-
-    def _has_stale(self) -> bool:
-        return any(self._is_stale(group) for group in self._groups)
