@@ -52,24 +52,24 @@ def history(conversation: int, turns: int) -> list[dict[str, Any]]:
 
 def build_store(directory: Path, conversations: int, turns: int, num_ids: int) -> None:
     """Turns as the server would have stored them, in long transactions and without a sync for each."""
-    from slime.store import Store, writes
-    from slime.store.schema import connect
+    from slime.store import Store
+    from slime.store.connection import Connection
 
     store = Store.open(directory)
     asyncio.run(store.close())
-    connection, memory = connect(store.path, writes=True), writes.Memory()
+    connection = Connection(store.path, writes=True)
     connection.execute("PRAGMA synchronous = OFF")
     for number in range(conversations):
         if number % 100 == 0:
             connection.execute("BEGIN IMMEDIATE")
-        _store_conversation(connection, memory, number, turns, num_ids)
+        _store_conversation(connection, number, turns, num_ids)
         if number % 100 == 99 or number == conversations - 1:
             connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
 
 
-def _store_conversation(connection: Any, memory: Any, number: int, turns: int, num_ids: int) -> None:
+def _store_conversation(connection: Any, number: int, turns: int, num_ids: int) -> None:
     from slime.store import writes
     from slime.types import Completion, SamplingParams, Turn, VersionSpan
 
@@ -104,7 +104,7 @@ def _store_conversation(connection: Any, memory: Any, number: int, turns: int, n
             matching=placement.matching,
         )
         answered = (placement.parent_id, placement.next_state) if placement.parent_id and placement.next_state else None
-        writes.append(connection, memory, turn, answered, keys_of(turn))
+        writes.append(connection, turn, answered, keys_of(turn))
         index.finish(placement, reply)
         fed = prompt + sampled
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from slime.store import Store
-from slime.store.lineage import FARTHEST
+from slime.store.leases import FARTHEST
 from slime.types import Message, Turn, TurnKind
 from stored_turns import build_turn
 

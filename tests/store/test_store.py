@@ -163,7 +163,6 @@ async def test_verdict_without_effect_excludes(store: Store, verdict: Verdict, r
     assert turn is not None
     assert turn.state is TurnState.EXCLUDED
     assert turn.reason == reason
-    assert await store.reopen_unjudged() == (0 if verdict.is_judged else 1)
 
 
 async def test_dead_lease_is_taken_over_and_its_old_holder_told(store: Store, clock: Clock) -> None:

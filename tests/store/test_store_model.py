@@ -224,17 +224,6 @@ class StoreMachine(RuleBasedStateMachine):
         if expected.state is not TurnState.EXCLUDED:
             expected.state, expected.reason, expected.owner = TurnState.EXCLUDED, "stale", None
 
-    @rule()
-    def reopen_unjudged(self) -> None:
-        unjudged = [
-            expected
-            for expected in self.known.values()
-            if expected.state is TurnState.EXCLUDED and expected.reason.startswith("unjudged")
-        ]
-        assert self.run(self.store.reopen_unjudged()) == len(unjudged)
-        for expected in unjudged:
-            expected.state = TurnState.READY
-
     @rule(chosen=st.lists(turns, max_size=3, unique=True))
     def mark_trained(self, chosen: list[str]) -> None:
         self.step += 1

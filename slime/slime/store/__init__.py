@@ -1,6 +1,7 @@
 """The durable tree of turns: `Store` and what it hands out."""
 
-from slime.store.reads import Changes, LeftOut, Transition
-from slime.store.store import Claim, Store
+from slime.store.leases import Claim
+from slime.store.reads import Changes
+from slime.store.store import Store
 
-__all__ = ["Changes", "Claim", "LeftOut", "Store", "Transition"]
+__all__ = ["Changes", "Claim", "Store"]

@@ -1,93 +1,139 @@
-"""Leases: which collector holds which turn, and until when.
+"""Leases: which collector holds which turn until when, and the claims that are handed out for them.
 
 A lease is live while `lease_from ≤ now < lease_until` on the machine's monotonic clock, which all processes
 share and no clock change moves. After a reboot that clock starts anew, and the lower bound makes leases of the
 time before it count as dead. Hence the clock is read inside the transaction: read before it, it could be earlier
 than a lease that another process took in between, and that lease would look dead.
 
-A collector that dies leaves its leases behind; whoever claims next finds them dead and takes the turns over.
+A collector that dies leaves its leases behind; the next claim finds them dead and takes the turns over.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
-from slime.errors import LeaseLost
-from slime.store.opinions import is_outdated
-from slime.store.reads import need_seq
-from slime.store.writes import move
-from slime.types import TurnKind, TurnState
+from slime.errors import CorruptRecord, LeaseLost
+from slime.store.connection import Connection, Standing
+from slime.store.opinions import is_outdated, read_feedback
+from slime.store.reads import TurnReader, read_verdict
+from slime.store.writes import move, set_lease
+from slime.types import Feedback, Turn, TurnKind, TurnState, Verdict
 
-Clock = Callable[[], float]
+FARTHEST = 64
+"""How many turns back a turn knows of; what a session earned farther on reaches no turn before that."""
 
-FREE = """
-SELECT seq, turn_id, state FROM turns WHERE state = 'ready' AND kind IN ({kinds}) AND NOT :judged_only
-UNION ALL
-SELECT seq, turn_id, state FROM turns WHERE state = 'judged'
-  AND (lease_owner IS NULL OR NOT (lease_from <= :now AND :now < lease_until))
-ORDER BY seq LIMIT :limit
-""".format(kinds=", ".join(f"'{kind}'" for kind in TurnKind if kind.is_trainable))
-
-
-def claim(
-    connection: sqlite3.Connection, limit: int, owner: str, lease_s: float, clock: Clock, *, judged_only: bool = False
-) -> list[int]:
-    """Lease up to `limit` free turns, oldest first; returns their rows."""
-    now = clock()
-    _end_dead_leases(connection, now)
-    rows = connection.execute(FREE, {"now": now, "limit": limit, "judged_only": judged_only}).fetchall()
-    for seq, turn_id, state in rows:
-        if state == TurnState.JUDGED and is_outdated(connection, seq):
-            move(connection, seq, turn_id, TurnState.READY, "feedback")
-            state = TurnState.READY
-        if state == TurnState.READY:
-            move(connection, seq, turn_id, TurnState.CLAIMED, owner)
-        _lease(connection, seq, owner, lease_s, now)
-    return [seq for seq, _, _ in rows]
+_TRAINABLE = ", ".join(f"'{kind}'" for kind in TurnKind if kind.is_trainable)
+_DEAD = "NOT (lease_from <= :now AND :now < lease_until)"
+_FREE = f"""seq IN (
+    SELECT seq FROM turns WHERE state = 'ready' AND kind IN ({_TRAINABLE}) AND NOT :judged_only
+    UNION ALL
+    SELECT seq FROM turns WHERE state = 'judged' AND (lease_owner IS NULL OR {_DEAD})
+    ORDER BY seq LIMIT :limit
+) ORDER BY seq"""
 
 
-def renew(connection: sqlite3.Connection, turn_ids: Sequence[str], owner: str, lease_s: float, clock: Clock) -> None:
-    """Push the deadlines back; `LeaseLost`, and none renewed, if one of the turns is not the owner's any more."""
-    now = clock()
-    for turn_id in turn_ids:
-        seq = need_seq(connection, turn_id)
-        (holder,) = connection.execute("SELECT lease_owner FROM turns WHERE seq = ?", (seq,)).fetchone()
-        if holder != owner:
-            raise LeaseLost(f"turn {turn_id} is not held by {owner} any more")
-        _lease(connection, seq, owner, lease_s, now)
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A turn leased to a collector, with its verdict if an earlier holder got that far, and its newest feedback."""
+
+    turn: Turn
+    verdict: Verdict | None
+    feedback: Feedback | None = None
 
 
-def release(connection: sqlite3.Connection, owner: str, turn_ids: frozenset[str] | None = None) -> int:
-    """Free what `owner` holds of these turns, or everything; returns how many turns that were."""
-    held = connection.execute("SELECT seq, turn_id, state FROM turns WHERE lease_owner = ?", (owner,)).fetchall()
-    rows = [row for row in held if turn_ids is None or row[1] in turn_ids]
-    for seq, turn_id, state in rows:
-        _free(connection, seq, turn_id, state, f"released by {owner}")
-    return len(rows)
+def lease_free(
+    connection: Connection, limit: int, owner: str, lease_s: float, *, judged_only: bool = False
+) -> list[Standing]:
+    """Lease up to `limit` free turns, oldest first."""
+    now = connection.clock()
+    for turn in connection.standings(f"state = 'claimed' AND {_DEAD}", {"now": now}):
+        _free(connection, turn, f"the lease of {turn.lease_owner} ran out")
+    free = connection.standings(_FREE, {"now": now, "limit": limit, "judged_only": judged_only})
+    for turn in free:
+        if turn.state == TurnState.JUDGED and is_outdated(connection, turn.seq):
+            turn = move(connection, turn, TurnState.READY, "feedback")
+        if turn.state == TurnState.READY:
+            move(connection, turn, TurnState.CLAIMED, owner)
+        set_lease(connection, turn.seq, owner, now, now + lease_s)
+    return free
 
 
-def _end_dead_leases(connection: sqlite3.Connection, now: float) -> None:
-    rows = connection.execute(
-        "SELECT seq, turn_id, state, lease_owner FROM turns "
-        "WHERE state = 'claimed' AND NOT (lease_from <= :now AND :now < lease_until)",
-        {"now": now},
-    ).fetchall()
-    for seq, turn_id, state, owner in rows:
-        _free(connection, seq, turn_id, state, f"the lease of {owner} ran out")
+def renew(connection: Connection, turn_ids: Sequence[str], owner: str, lease_s: float) -> None:
+    """Hold these turns for `lease_s` more seconds from now; `LeaseLost`, and none renewed, if one was taken over."""
+    now = connection.clock()
+    for turn in map(connection.need, turn_ids):
+        if turn.lease_owner != owner:
+            raise LeaseLost(f"turn {turn.turn_id} is not held by {owner} any more")
+        set_lease(connection, turn.seq, owner, now, now + lease_s)
 
 
-def _lease(connection: sqlite3.Connection, seq: int, owner: str, lease_s: float, now: float) -> None:
-    connection.execute(
-        "UPDATE turns SET lease_owner = ?, lease_from = ?, lease_until = ? WHERE seq = ?",
-        (owner, now, now + lease_s, seq),
-    )
+def release(connection: Connection, owner: str, turn_ids: Collection[str] | None = None) -> int:
+    """Free what `owner` holds of these turns, or everything, e.g. of before it was restarted; returns how many."""
+    held = connection.standings("lease_owner = ?", (owner,))
+    freed = [turn for turn in held if turn_ids is None or turn.turn_id in turn_ids]
+    for turn in freed:
+        _free(connection, turn, f"released by {owner}")
+    return len(freed)
 
 
-def _free(connection: sqlite3.Connection, seq: int, turn_id: str, state: str, note: str) -> None:
-    if state == TurnState.CLAIMED:
-        move(connection, seq, turn_id, TurnState.READY, note)
+def _free(connection: Connection, turn: Standing, note: str) -> None:
+    if turn.state == TurnState.CLAIMED:
+        move(connection, turn, TurnState.READY, note)
     else:
-        connection.execute(
-            "UPDATE turns SET lease_owner = NULL, lease_from = NULL, lease_until = NULL WHERE seq = ?", (seq,)
-        )
+        set_lease(connection, turn.seq, None)
+
+
+def read_claims(connection: Connection, leased: Sequence[Standing]) -> tuple[list[Claim], dict[str, str]]:
+    """Claims of the turns that can be read; by turn, what is wrong with those that cannot."""
+    reader = TurnReader(connection)
+    claims: list[Claim] = []
+    damaged: dict[str, str] = {}
+    known: dict[str, str | None] = {}
+    for seq, turn_id, *_ in leased:
+        try:
+            turn = reader.turn(seq)
+            verdict = read_verdict(connection, turn_id) if turn.state is TurnState.JUDGED else None
+            feedback = read_feedback(connection, turn_id)
+            turn = replace(turn, ancestors=_ancestors(connection, turn_id, known))
+            claims.append(Claim(turn, verdict, feedback[-1] if feedback else None))
+        except CorruptRecord as error:
+            damaged[turn_id] = str(error)
+    return claims, damaged
+
+
+def _ancestors(connection: Connection, turn_id: str, known: dict[str, str | None]) -> tuple[str, ...]:
+    """The turns of its session that a turn goes on from, nearest first; what is read on the way is added to `known`.
+
+    turn ─ parent ─▶ turn ─ parent ─▶ … ─ none: its history was rewritten ─▶ the session's newest turn before ─▶ …
+    """
+    ancestors: dict[str, None] = {}
+    at = turn_id
+    while len(ancestors) < FARTHEST:
+        if at not in known:
+            known[at] = _goes_on_from(connection, at)
+        before = known[at]
+        if before is None or before in ancestors or before == turn_id:
+            break
+        ancestors[before] = None
+        at = before
+    return tuple(ancestors)
+
+
+def _goes_on_from(connection: Connection, turn_id: str) -> str | None:
+    """The turn before one: its parent, else what its session said last.
+
+    A turn that a client began anew within its session, a summary in place of the history say, goes on from whatever
+    came before it, and so does one whose parent was never stored. A retry or a branch of such a turn does not: it
+    stands beside that turn, not after it.
+    """
+    turn = connection.find(turn_id)
+    if turn is None:
+        return None
+    if turn.parent_id is not None and connection.find(turn.parent_id) is not None:
+        return turn.parent_id
+    if turn.kind != TurnKind.MAIN:
+        return None
+    earlier = f"session_id = ? AND seq < ? AND kind IN ({_TRAINABLE}) ORDER BY seq DESC LIMIT 1"
+    before = connection.standings(earlier, (turn.session_id, turn.seq))
+    return before[0].turn_id if before else None

@@ -10,13 +10,12 @@ their checksum, which covers these, is not looked at here.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from slime.store import earlier, records
-from slime.store.reads import find_seq
+from slime.store.connection import Connection
 from slime.types import Message, TurnKind, TurnState
 
 MAX_SEQS = 256
@@ -59,58 +58,54 @@ class Recalled:
     beginnings: Mapping[str, TurnNote] = field(default_factory=dict)
 
 
-def put_keys(connection: sqlite3.Connection, seq: int, keys: Iterable[bytes]) -> None:
+def put_keys(connection: Connection, seq: int, keys: Iterable[bytes]) -> None:
     connection.executemany("INSERT OR IGNORE INTO matching_keys VALUES (?, ?)", ((key, seq) for key in keys))
 
 
 def read_recalled(
-    connection: sqlite3.Connection, keys: Sequence[bytes], turn_ids: Sequence[str], session_ids: Sequence[str]
+    connection: Connection, keys: Sequence[bytes], turn_ids: Sequence[str] = (), session_ids: Sequence[str] = ()
 ) -> Recalled:
-    found = [seq for turn_id in turn_ids if (seq := find_seq(connection, turn_id)) is not None]
+    """The turns with these keys or ids, the newest of each session they are in, and how sessions began."""
+    found = [turn.seq for turn in map(connection.find, turn_ids) if turn is not None]
     for key in keys:
-        rows = connection.execute(
-            "SELECT seq FROM matching_keys WHERE key = ? ORDER BY seq DESC LIMIT ?", (key, MAX_PER_KEY)
-        )
-        found += [seq for (seq,) in rows]
+        newest = "SELECT seq FROM matching_keys WHERE key = ? ORDER BY seq DESC LIMIT ?"
+        found += connection.column(newest, (key, MAX_PER_KEY))
     seqs = dict.fromkeys(found[:MAX_SEQS])
-    sessions: dict[str, None] = {}
-    for seq in seqs:
-        (session_id,) = connection.execute("SELECT session_id FROM turns WHERE seq = ?", (seq,)).fetchone()
-        sessions[session_id] = None
+    sessions = dict.fromkeys(
+        session_id
+        for seq in seqs
+        for session_id in connection.column("SELECT session_id FROM turns WHERE seq = ?", (seq,))
+    )
     for session_id in list(sessions)[:MAX_SESSIONS]:
-        rows = connection.execute(
-            "SELECT seq FROM turns WHERE session_id = ? ORDER BY seq DESC LIMIT ?", (session_id, MAX_PER_SESSION)
-        )
-        seqs |= dict.fromkeys(seq for (seq,) in rows)
+        newest = "SELECT seq FROM turns WHERE session_id = ? ORDER BY seq DESC LIMIT ?"
+        seqs |= dict.fromkeys(connection.column(newest, (session_id, MAX_PER_SESSION)))
     first = "SELECT seq FROM turns WHERE session_id = ? ORDER BY seq LIMIT 1"
-    firsts = [seq for session_id in session_ids for (seq,) in connection.execute(first, (session_id,))]
+    firsts = [seq for session_id in session_ids for seq in connection.column(first, (session_id,))]
     return Recalled(tuple(_read(connection, seqs)), {note.session_id: note for note in _read(connection, firsts)})
 
 
-def read_newest_notes(connection: sqlite3.Connection, limit: int) -> list[TurnNote]:
-    rows = connection.execute("SELECT seq FROM turns ORDER BY seq DESC LIMIT ?", (limit,)).fetchall()
-    return _read(connection, [seq for (seq,) in rows])
+def read_newest_notes(connection: Connection, limit: int) -> list[TurnNote]:
+    """The newest `limit` turns without what is long, oldest of them first."""
+    return _read(connection, connection.column("SELECT seq FROM turns ORDER BY seq DESC LIMIT ?", (limit,)))
 
 
-def read_unkeyed(connection: sqlite3.Connection, limit: int) -> tuple[int, list[TurnNote]]:
+def read_unkeyed(connection: Connection, limit: int) -> tuple[int, list[TurnNote]]:
     """The newest turns that have no keys yet, and the row from which on all have once these do; 1 = all of them."""
-    (below,) = connection.execute("SELECT below FROM keys_owed").fetchone()
-    rows = connection.execute(
-        "SELECT seq FROM turns WHERE seq < ? ORDER BY seq DESC LIMIT ?", (below, limit)
-    ).fetchall()
-    return (rows[-1][0] if rows else 1), _read(connection, [seq for (seq,) in rows])
+    (below,) = connection.one("SELECT below FROM keys_owed")
+    seqs = connection.column("SELECT seq FROM turns WHERE seq < ? ORDER BY seq DESC LIMIT ?", (below, limit))
+    return (seqs[-1] if seqs else 1), _read(connection, seqs)
 
 
-def add_keys(connection: sqlite3.Connection, keys: Mapping[str, Sequence[bytes]], below: int) -> None:
-    """Give these turns their keys; every row from `below` on has its own now."""
+def add_keys(connection: Connection, keys: Mapping[str, Sequence[bytes]], below: int) -> None:
+    """Give stored turns keys, by turn id; every row from `below` on, as `read_unkeyed` said, has its own now."""
     for turn_id, of_turn in keys.items():
-        seq = find_seq(connection, turn_id)
-        if seq is not None:
-            put_keys(connection, seq, of_turn)
+        turn = connection.find(turn_id)
+        if turn is not None:
+            put_keys(connection, turn.seq, of_turn)
     connection.execute("UPDATE keys_owed SET below = ?", (below,))
 
 
-def _read(connection: sqlite3.Connection, seqs: Iterable[int]) -> list[TurnNote]:
+def _read(connection: Connection, seqs: Iterable[int]) -> list[TurnNote]:
     """The notes of these rows, damaged ones left out: the turn is read with its checksum where it counts."""
     notes = []
     for turn_id, session_id, parent_id, kind, state, created_at, body, reply in connection.execute(
@@ -118,17 +113,8 @@ def _read(connection: sqlite3.Connection, seqs: Iterable[int]) -> list[TurnNote]
     ):
         try:
             kept = earlier.turn_values(records.decode_json(body))
-            note = TurnNote(
-                turn_id,
-                session_id,
-                parent_id,
-                TurnKind(kind),
-                TurnState(state),
-                records.decode_json(reply),
-                kept["retry_of"],
-                created_at,
-                kept["matching"],
-            )
+            stands = (turn_id, session_id, parent_id, TurnKind(kind), TurnState(state))
+            note = TurnNote(*stands, records.decode_json(reply), kept["retry_of"], created_at, kept["matching"])
         except (ValueError, TypeError, KeyError):
             continue
         notes.append(note)

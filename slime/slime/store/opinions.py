@@ -12,17 +12,17 @@ took into account, so that feedback which comes while a turn is judged, or waits
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slime.errors import CorruptRecord, LeaseLost
+from slime.errors import LeaseLost
 from slime.store import records
-from slime.store.reads import TurnReader, damage_as_error, find_seq, need_seq
+from slime.store.connection import Connection
+from slime.store.reads import TurnReader, damage_as_error
 from slime.store.states import check_move
-from slime.store.writes import Memory, move, put_contents, state_of
-from slime.types import Feedback, Judgement, TurnKind, TurnState, Verdict
+from slime.store.writes import move, put_contents
+from slime.types import Feedback, Judgement, TurnState, Verdict
 
 UNJUDGED = "unjudged"
 """How the reason of an exclusion for want of a verdict begins."""
@@ -33,71 +33,73 @@ SCORE_ZERO = "score 0"
 
 
 def record_verdict(
-    connection: sqlite3.Connection, memory: Memory, turn_id: str, verdict: Verdict, owner: str, feedback_id: int
+    connection: Connection, turn_id: str, verdict: Verdict, owner: str, *, feedback: Feedback | None = None
 ) -> bool:
-    """Store what a judge said; only a turn with a verdict that says something goes on towards training."""
-    seq = need_seq(connection, turn_id)
+    """CLAIMED → JUDGED, still leased; a verdict that says nothing → EXCLUDED with the reason.
+
+    Its judgements are kept beside it, for ever and over later verdicts.
+
+    Args:
+        feedback: the newest that the verdict takes into account.
+
+    Returns:
+        False, with no verdict stored, if the turn has newer feedback: it is to be judged again.
+
+    Raises:
+        LeaseLost: another collector holds the turn now; its verdict counts.
+    """
+    turn = connection.need(turn_id)
     body = records.encode_json(records.verdict_fields(verdict))
-    state, holder = connection.execute("SELECT state, lease_owner FROM turns WHERE seq = ?", (seq,)).fetchone()
-    if state != TurnState.CLAIMED:
-        said = connection.execute("SELECT body FROM verdicts WHERE seq = ?", (seq,)).fetchone()
-        if said == (body,):
+    if turn.state != TurnState.CLAIMED:
+        if connection.one("SELECT body FROM verdicts WHERE seq = ?", (turn.seq,)) == (body,):
             return True  # the same call again: its first answer was lost
-        if state == TurnState.READY:
+        if turn.state == TurnState.READY:
             raise LeaseLost(f"the lease of {owner} on turn {turn_id} ran out before its verdict came")
-        check_move(turn_id, TurnState(state), TurnState.JUDGED)
-    if holder != owner:
-        raise LeaseLost(f"turn {turn_id} is held by {holder}, not by {owner}")
-    _keep(connection, memory, seq, verdict.as_judgements())
-    if _newest_feedback(connection, seq) > feedback_id:
+        check_move(turn_id, TurnState(turn.state), TurnState.JUDGED)
+    if turn.lease_owner != owner:
+        raise LeaseLost(f"turn {turn_id} is held by {turn.lease_owner}, not by {owner}")
+    record_judgements(connection, turn_id, verdict.as_judgements())
+    known = 0 if feedback is None else feedback.number
+    if _newest_feedback(connection, turn.seq) > known:
         return False
-    _put_verdict(connection, seq, body, feedback_id)
+    _put_verdict(connection, turn.seq, body, known)
     if verdict.is_effective:
-        move(connection, seq, turn_id, TurnState.JUDGED, owner)
+        move(connection, turn, TurnState.JUDGED, owner)
     else:
-        move(connection, seq, turn_id, TurnState.EXCLUDED, _why_excluded(verdict))
+        move(connection, turn, TurnState.EXCLUDED, _why_excluded(verdict))
     return True
 
 
-def revise_verdict(connection: sqlite3.Connection, memory: Memory, turn_id: str, verdict: Verdict) -> bool:
-    """Another judge's verdict in place of the stored one, where that is nobody's yet and not a person's."""
-    seq = need_seq(connection, turn_id)
-    _keep(connection, memory, seq, verdict.as_judgements())
-    state = state_of(connection, seq)
-    (kind, holder, reason) = connection.execute(
-        "SELECT kind, lease_owner, reason FROM turns WHERE seq = ?", (seq,)
-    ).fetchone()
-    gave_way = reason == SCORE_ZERO or reason.startswith(UNJUDGED)
-    is_free = state is TurnState.READY or (state is TurnState.JUDGED and holder is None)
-    is_open = is_free or (state is TurnState.EXCLUDED and gave_way)
-    feedback_id = _newest_feedback(connection, seq)
-    if not (is_open and TurnKind(kind).is_trainable) or feedback_id:
+def revise_verdict(connection: Connection, turn_id: str, verdict: Verdict) -> bool:
+    """Put another judge's verdict in place of the first one's, or of none; its judgements are kept in any case.
+
+    Returns:
+        False, and the turn stays as it is, if it is trained, held by a collector, excluded for another reason than
+        its verdict, not to be trained at all, or judged by a person.
+    """
+    turn = connection.need(turn_id)
+    record_judgements(connection, turn_id, verdict.as_judgements())
+    is_free = turn.state == TurnState.READY or (turn.state == TurnState.JUDGED and turn.lease_owner is None)
+    why = turn.reason
+    gave_way = turn.state == TurnState.EXCLUDED and (why == SCORE_ZERO or why.startswith(UNJUDGED))
+    if not ((is_free or gave_way) and turn.is_trainable) or _newest_feedback(connection, turn.seq):
         return False
-    _put_verdict(connection, seq, records.encode_json(records.verdict_fields(verdict)), feedback_id)
+    _put_verdict(connection, turn.seq, records.encode_json(records.verdict_fields(verdict)), 0)
+    if gave_way:
+        turn = move(connection, turn, TurnState.READY, "judged again")
     if not verdict.is_effective:
-        if state is TurnState.EXCLUDED:
-            move(connection, seq, turn_id, TurnState.READY, "judged again")
-        move(connection, seq, turn_id, TurnState.EXCLUDED, _why_excluded(verdict))
-    elif state is not TurnState.JUDGED:
-        if state is TurnState.EXCLUDED:
-            move(connection, seq, turn_id, TurnState.READY, "judged again")
-        move(connection, seq, turn_id, TurnState.CLAIMED, "judged again")
-        move(connection, seq, turn_id, TurnState.JUDGED, "judged again")
+        move(connection, turn, TurnState.EXCLUDED, _why_excluded(verdict))
+    elif turn.state == TurnState.READY:
+        turn = move(connection, turn, TurnState.CLAIMED, "judged again")
+        move(connection, turn, TurnState.JUDGED, "judged again")
     return True
 
 
-def reopen_unjudged(connection: sqlite3.Connection, limit: int) -> int:
-    rows = connection.execute(
-        "SELECT seq, turn_id FROM turns WHERE state = ? AND reason LIKE ? ORDER BY seq LIMIT ?",
-        (TurnState.EXCLUDED, f"{UNJUDGED}%", limit),
-    ).fetchall()
-    for seq, turn_id in rows:
-        move(connection, seq, turn_id, TurnState.READY, "judge it again")
-    return len(rows)
+def read_exclusions(connection: Connection, limit: int = 5) -> dict[str, int]:
+    """How many turns are excluded for which reason, the commonest first: `{"unjudged": 12, "score 0": 3}`.
 
-
-def read_exclusions(connection: sqlite3.Connection, limit: int) -> dict[str, int]:
-    """The commonest reasons, without what a judge says of a turn it leaves unjudged: that may quote a person."""
+    What a judge says of a turn that it leaves unjudged may quote a person: it is no part of the reason.
+    """
     rows = connection.execute(
         "SELECT CASE WHEN reason LIKE :unjudged || '%' THEN :unjudged ELSE reason END AS why, COUNT(*) AS number "
         "FROM turns WHERE state = :excluded GROUP BY why ORDER BY number DESC, why LIMIT :limit",
@@ -106,11 +108,9 @@ def read_exclusions(connection: sqlite3.Connection, limit: int) -> dict[str, int
     return dict(rows.fetchall())
 
 
-def _put_verdict(connection: sqlite3.Connection, seq: int, body: bytes, feedback_id: int) -> None:
+def _put_verdict(connection: Connection, seq: int, body: bytes, feedback_id: int) -> None:
     connection.execute(
-        "INSERT INTO verdicts (seq, judged_at, body, crc, feedback_id) VALUES (?, ?, ?, ?, ?) "
-        "ON CONFLICT (seq) DO UPDATE SET judged_at = excluded.judged_at, body = excluded.body, crc = excluded.crc, "
-        "feedback_id = excluded.feedback_id",
+        "INSERT OR REPLACE INTO verdicts (seq, judged_at, body, crc, feedback_id) VALUES (?, ?, ?, ?, ?)",
         (seq, time.time(), body, records.checksum((body,)), feedback_id),
     )
 
@@ -122,18 +122,16 @@ def _why_excluded(verdict: Verdict) -> str:
 # ── judgements ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def record_judgements(
-    connection: sqlite3.Connection, memory: Memory, turn_id: str, judgements: Sequence[Judgement]
-) -> None:
-    _keep(connection, memory, need_seq(connection, turn_id), judgements)
+def record_judgements(connection: Connection, turn_id: str, judgements: Sequence[Judgement]) -> None:
+    """Keep what judges said of a turn, without making a verdict of it.
 
-
-def _keep(connection: sqlite3.Connection, memory: Memory, seq: int, judgements: Sequence[Judgement]) -> None:
-    """The votes on a turn are mostly shown the same prompt: it is stored once, as a content."""
+    The votes on a turn are mostly shown the same prompt: it is stored once, as a content.
+    """
+    seq = connection.need(turn_id).seq
     for judgement in judgements:
         if not judgement.created_at:
             judgement = replace(judgement, created_at=time.time())
-        [prompt_id], [prompt_hash] = put_contents(connection, memory, [list(judgement.prompt)])
+        [prompt_id], [prompt_hash] = put_contents(connection, [list(judgement.prompt)])
         body = records.encode_judgement(judgement)
         connection.execute(
             "INSERT INTO judgements (seq, prompt_id, body, crc) VALUES (?, ?, ?, ?)",
@@ -141,18 +139,17 @@ def _keep(connection: sqlite3.Connection, memory: Memory, seq: int, judgements: 
         )
 
 
-def read_judgements(connection: sqlite3.Connection, turn_id: str) -> list[Judgement]:
+def read_judgements(connection: Connection, turn_id: str) -> list[Judgement]:
+    """Everything any judge ever said of a turn, oldest first."""
     reader = TurnReader(connection)
-    rows = connection.execute(
-        "SELECT prompt_id, body, crc FROM judgements WHERE seq = ? ORDER BY judgement_id",
-        (need_seq(connection, turn_id),),
-    ).fetchall()
     found = []
-    with damage_as_error(f"the judgements on turn {turn_id}"):
-        for prompt_id, body, crc in rows:
+    with damage_as_error(f"a judgement on turn {turn_id}"):
+        for prompt_id, body, crc in connection.execute(
+            "SELECT prompt_id, body, crc FROM judgements WHERE seq = ? ORDER BY judgement_id",
+            (connection.need(turn_id).seq,),
+        ):
             prompt_hash, prompt = reader.content(prompt_id)
-            if records.checksum((prompt_hash, body)) != crc:
-                raise CorruptRecord(f"a judgement on turn {turn_id} does not match its checksum")
+            records.verify(crc, (prompt_hash, body))
             found.append(records.decode_judgement(body, prompt))
     return found
 
@@ -160,75 +157,71 @@ def read_judgements(connection: sqlite3.Connection, turn_id: str) -> list[Judgem
 # ── feedback ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def add_feedback(connection: sqlite3.Connection, turn_id: str, feedback: Feedback) -> Feedback:
-    """Store it; a turn that is free to be judged by it becomes ready."""
-    seq = need_seq(connection, turn_id)
+def add_feedback(connection: Connection, turn_id: str, feedback: Feedback) -> Feedback:
+    """Store what a person said of a turn, and have it judged by that; returns it with its number and time.
+
+    SERVED → READY, without a next state; a verdict that stands and is in no collector's hands, or made the turn
+    EXCLUDED, gives way: → READY. A collector notices what it holds itself; what is TRAINED stays as it is.
+    """
+    turn = connection.need(turn_id)
     at = feedback.created_at or time.time()
     body = records.encode_json({"kind": feedback.kind, "value": feedback.value, "text": feedback.text})
-    crc = records.checksum((turn_id.encode(), records.pack_floats((at,)), body))
-    [(number,)] = connection.execute(
+    [number] = connection.column(
         "INSERT INTO feedback (seq, created_at, body, crc) VALUES (?, ?, ?, ?) RETURNING feedback_id",
-        (seq, at, body, crc),
-    ).fetchall()
-    state, kind, holder, verdicts = connection.execute(
-        "SELECT state, kind, lease_owner, (SELECT COUNT(*) FROM verdicts WHERE seq = turns.seq) "
-        "FROM turns WHERE seq = ?",
-        (seq,),
-    ).fetchone()
-    gives_way = (
-        state == TurnState.SERVED
-        or (state == TurnState.JUDGED and holder is None)
-        or (state == TurnState.EXCLUDED and verdicts)
+        (turn.seq, at, body, records.checksum(_feedback_parts(turn_id, at, body))),
     )
-    if gives_way and TurnKind(kind).is_trainable:
-        move(connection, seq, turn_id, TurnState.READY, "feedback")
-    return replace(feedback, created_at=at, number=int(number))
+    gives_way = (
+        turn.state == TurnState.SERVED
+        or (turn.state == TurnState.JUDGED and turn.lease_owner is None)
+        or (turn.state == TurnState.EXCLUDED and connection.one("SELECT 1 FROM verdicts WHERE seq = ?", (turn.seq,)))
+    )
+    if gives_way and turn.is_trainable:
+        move(connection, turn, TurnState.READY, "feedback")
+    return replace(feedback, created_at=at, number=number)
 
 
-def offer(connection: sqlite3.Connection, turn_id: str) -> bool:
-    seq = need_seq(connection, turn_id)
-    (kind,) = connection.execute("SELECT kind FROM turns WHERE seq = ?", (seq,)).fetchone()
-    if state_of(connection, seq) is not TurnState.SERVED or not TurnKind(kind).is_trainable:
+def offer(connection: Connection, turn_id: str) -> bool:
+    """SERVED → READY without a next state: there is another way to judge it. False if it is not SERVED."""
+    turn = connection.need(turn_id)
+    if turn.state != TurnState.SERVED or not turn.is_trainable:
         return False
-    move(connection, seq, turn_id, TurnState.READY, "compared with its siblings")
+    move(connection, turn, TurnState.READY, "compared with its siblings")
     return True
 
 
-def reconsider(connection: sqlite3.Connection, turn_ids: Sequence[str], owner: str) -> tuple[str, ...]:
-    """Let go of the judged turns whose verdict does not know of their newest feedback."""
+def reconsider(connection: Connection, turn_ids: Sequence[str], owner: str) -> tuple[str, ...]:
+    """Which of these judged turns got feedback after their verdict: they are READY again, and not leased."""
     changed: list[str] = []
-    for turn_id in turn_ids:
-        seq = find_seq(connection, turn_id)
-        if seq is None or state_of(connection, seq) is not TurnState.JUDGED:
-            continue
-        (holder,) = connection.execute("SELECT lease_owner FROM turns WHERE seq = ?", (seq,)).fetchone()
-        if holder == owner and is_outdated(connection, seq):
-            move(connection, seq, turn_id, TurnState.READY, "feedback")
-            changed.append(turn_id)
+    for turn in filter(None, map(connection.find, turn_ids)):
+        if turn.state == TurnState.JUDGED and turn.lease_owner == owner and is_outdated(connection, turn.seq):
+            move(connection, turn, TurnState.READY, "feedback")
+            changed.append(turn.turn_id)
     return tuple(changed)
 
 
-def is_outdated(connection: sqlite3.Connection, seq: int) -> bool:
+def is_outdated(connection: Connection, seq: int) -> bool:
     """Whether there is feedback that the turn's verdict does not know of."""
-    known = connection.execute("SELECT feedback_id FROM verdicts WHERE seq = ?", (seq,)).fetchone()
-    return known is not None and _newest_feedback(connection, seq) > int(known[0])
+    known = connection.one("SELECT feedback_id FROM verdicts WHERE seq = ?", (seq,))
+    return known is not None and _newest_feedback(connection, seq) > known[0]
 
 
-def _newest_feedback(connection: sqlite3.Connection, seq: int) -> int:
-    (newest,) = connection.execute("SELECT MAX(feedback_id) FROM feedback WHERE seq = ?", (seq,)).fetchone()
-    return int(newest or 0)
+def _newest_feedback(connection: Connection, seq: int) -> int:
+    (newest,) = connection.one("SELECT MAX(feedback_id) FROM feedback WHERE seq = ?", (seq,))
+    return newest or 0
 
 
-def read_feedback(connection: sqlite3.Connection, turn_id: str) -> list[Feedback]:
-    rows = connection.execute(
-        "SELECT feedback_id, created_at, body, crc FROM feedback WHERE seq = ? ORDER BY feedback_id",
-        (need_seq(connection, turn_id),),
-    ).fetchall()
+def _feedback_parts(turn_id: str, at: float, body: bytes) -> tuple[bytes, ...]:
+    return turn_id.encode(), records.pack_floats((at,)), body
+
+
+def read_feedback(connection: Connection, turn_id: str) -> list[Feedback]:
+    """Everything a person said of a turn outside the conversation, oldest first; the last one counts."""
     found = []
-    with damage_as_error(f"the feedback on turn {turn_id}"):
-        for number, at, body, crc in rows:
-            if records.checksum((turn_id.encode(), records.pack_floats((at,)), body)) != crc:
-                raise CorruptRecord(f"a feedback on turn {turn_id} does not match its checksum")
-            said = records.decode_json(body)
-            found.append(Feedback(said["kind"], said["value"], said["text"], at, number))
+    with damage_as_error(f"a feedback on turn {turn_id}"):
+        for number, at, body, crc in connection.execute(
+            "SELECT feedback_id, created_at, body, crc FROM feedback WHERE seq = ? ORDER BY feedback_id",
+            (connection.need(turn_id).seq,),
+        ):
+            records.verify(crc, _feedback_parts(turn_id, at, body))
+            found.append(Feedback(**records.decode_json(body), created_at=at, number=number))
     return found

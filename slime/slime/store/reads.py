@@ -1,4 +1,9 @@
-"""All reads of the store: decodes rows to turns and verifies each against its checksum."""
+"""Reads of turns: rows are decoded, and each turn is verified against its checksum.
+
+    turns, records, next_states ─▶ TurnReader ─▶ Turn      damaged: `CorruptRecord`, or left out of a list and logged
+
+The functions are methods of `Store`; verdicts, feedback and look-up for matching have their own files.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from slime.errors import CorruptRecord, StoreError
-from slime.store import earlier, records
+from slime.errors import CorruptRecord
+from slime.store import records
+from slime.store.connection import Connection
 from slime.store.trunks import NO_TRUNK, Trunk, load_trunk
-from slime.types import Completion, Message, Turn, TurnKind, TurnState, Verdict, VersionSpan
+from slime.types import Message, Turn, TurnKind, TurnState, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +55,11 @@ class Transition:
 
 @contextmanager
 def damage_as_error(what: str) -> Iterator[None]:
-    """Whatever goes wrong while stored bytes are made into values again is damage, and said so."""
+    """What goes wrong while stored bytes are decoded is damage: `CorruptRecord`."""
     try:
         yield
     except (ValueError, TypeError, KeyError, OverflowError, struct.error) as error:
-        raise CorruptRecord(f"{what} cannot be decoded: {error}") from error
+        raise CorruptRecord(f"{what} is damaged: {error}") from error
     except sqlite3.DatabaseError as error:
         if type(error) is sqlite3.DatabaseError:  # SQLITE_CORRUPT, SQLITE_NOTADB: the page itself is damaged
             raise CorruptRecord(f"{what} lies on a damaged page: {error}") from error
@@ -63,7 +69,7 @@ def damage_as_error(what: str) -> Iterator[None]:
 class TurnReader:
     """Reads turns over one connection; short-lived, it remembers what it has decoded."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._trunks: dict[int, Trunk] = {}
         self._contents: dict[int, tuple[bytes, Any]] = {}
@@ -74,8 +80,9 @@ class TurnReader:
         cursor.row_factory = sqlite3.Row
         with damage_as_error(f"row {seq}"):
             row = cursor.execute(TURN, (seq,)).fetchone()
-            if row is None:
-                raise CorruptRecord(f"row {seq} has no record")
+        if row is None:
+            raise CorruptRecord(f"row {seq} has no record")
+        with damage_as_error(f"turn {row['turn_id']}"):
             return self._decode(row)
 
     def turns(self, seqs: Iterable[int]) -> list[Turn]:
@@ -97,35 +104,21 @@ class TurnReader:
         self._check(row, prompt, numbers)
         self._trunks[row["seq"]] = Trunk(row["seq"], prompt + row["token_ids"], (*numbers, row["reply_id"]))
 
-        body = earlier.turn_values(records.decode_json(row["body"]))
-        reply = self._contents[row["reply_id"]][1]
         state = TurnState(row["state"])
-        return Turn(
-            turn_id=row["turn_id"],
-            session_id=row["session_id"],
-            parent_id=row["parent_id"],
+        reason = {} if state is TurnState.ABORTED else {"reason": row["reason"]}
+        return records.turn_from(
+            records.decode_json(row["body"]),
+            token_ids=records.unpack_ids(row["token_ids"]),
+            logprobs=records.unpack_floats(row["logprobs"]),
+            reply=self._contents[row["reply_id"]][1],
+            **{name: row[name] for name in ("turn_id", "session_id", "parent_id", "created_at")},
             kind=TurnKind(row["kind"]),
+            state=state,
             messages=self.messages(numbers),
             prompt_ids=records.unpack_ids(prompt),
-            completion=Completion(
-                records.unpack_ids(row["token_ids"]),
-                records.unpack_floats(row["logprobs"]),
-                reply["content"] if body["text"] is None else body["text"],
-                body["finish_reason"],
-                tuple(VersionSpan(*span) for span in body["spans"]),
-            ),
-            sampling=records.decode_sampling(body["sampling"]),
-            reply=reply,
             tools=tuple(self._contents[row["tools_id"]][1]),
             next_state=None if next_ids is None else self.messages(next_ids),
-            state=state,
-            retry_of=body["retry_of"],
-            created_at=row["created_at"],
-            source=body["source"],
-            reason=row["reason"] if state is TurnState.EXCLUDED else body["reason"] * (state is TurnState.ABORTED),
-            template_options=body["template_options"],
-            matching=body["matching"],
-            details=body["details"],
+            **reason,
         )
 
     def _base(self, base_seq: int | None) -> Trunk:
@@ -163,114 +156,99 @@ class TurnReader:
     def _check(self, row: sqlite3.Row, prompt: bytes, numbers: Sequence[int]) -> None:
         names = [self._contents[number][0] for number in (*numbers, row["tools_id"], row["reply_id"])]
         who = records.identity(row["turn_id"], row["session_id"], row["parent_id"], row["kind"], row["created_at"])
-        crc = records.checksum((*who, *names, prompt, row["token_ids"], row["logprobs"], row["body"]))
-        if crc != row["crc"]:
-            raise CorruptRecord(f"turn {row['turn_id']} does not match its checksum")
-        if row["next_ids"] is not None and records.checksum((row["next_ids"],)) != row["next_crc"]:
-            raise CorruptRecord(f"the next state of turn {row['turn_id']} does not match its checksum")
+        records.verify(row["crc"], (*who, *names, prompt, row["token_ids"], row["logprobs"], row["body"]))
+        if row["next_ids"] is not None:
+            records.verify(row["next_crc"], (row["next_ids"],))
 
 
-def find_seq(connection: sqlite3.Connection, turn_id: str) -> int | None:
-    """The row of a turn; None if the store does not have it."""
-    row = connection.execute("SELECT seq FROM turns WHERE turn_id = ?", (turn_id,)).fetchone()
-    return None if row is None else int(row[0])
+def read_turn(connection: Connection, turn_id: str) -> Turn | None:
+    """The turn, or None; `CorruptRecord` if it is not what was given any more."""
+    found = connection.find(turn_id)
+    return None if found is None else TurnReader(connection).turn(found.seq)
 
 
-def need_seq(connection: sqlite3.Connection, turn_id: str) -> int:
-    """The row of a turn that must be there."""
-    seq = find_seq(connection, turn_id)
-    if seq is None:
-        raise StoreError(f"no turn {turn_id} is stored")
-    return seq
+def read_session(connection: Connection, session_id: str) -> list[Turn]:
+    """The turns of a conversation in the order they were stored, damaged ones left out."""
+    seqs = connection.column("SELECT seq FROM turns WHERE session_id = ? ORDER BY seq", (session_id,))
+    return TurnReader(connection).turns(seqs)
 
 
-def read_turn(connection: sqlite3.Connection, turn_id: str) -> Turn | None:
-    seq = find_seq(connection, turn_id)
-    return None if seq is None else TurnReader(connection).turn(seq)
-
-
-def read_session(connection: sqlite3.Connection, session_id: str) -> list[Turn]:
-    rows = connection.execute("SELECT seq FROM turns WHERE session_id = ? ORDER BY seq", (session_id,)).fetchall()
-    return TurnReader(connection).turns(seq for (seq,) in rows)
-
-
-def read_session_ids(connection: sqlite3.Connection) -> list[str]:
-    rows = connection.execute("SELECT session_id FROM turns GROUP BY session_id ORDER BY MIN(seq)")
-    return [session_id for (session_id,) in rows]
+def read_session_ids(connection: Connection) -> list[str]:
+    """Every conversation, in the order in which they began."""
+    return connection.column("SELECT session_id FROM turns GROUP BY session_id ORDER BY MIN(seq)")
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How far somebody has followed a store: the newest turn and next state they have seen."""
+    """How far a store has been followed: the newest turn and next state that were seen."""
 
     turn: int = 0
     next_state: int = 0
 
 
-def read_changes(connection: sqlite3.Connection, after: Changes) -> tuple[Changes, list[str]]:
-    """The sessions with turns or next states newer than that, and how far this look came."""
-    (turn,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM turns").fetchone()
-    (next_state,) = connection.execute("SELECT COALESCE(MAX(next_state_id), 0) FROM next_states").fetchone()
-    rows = connection.execute(
-        "SELECT session_id, MIN(seq) FROM turns WHERE session_id IN ("
+def read_changes(connection: Connection, after: Changes) -> tuple[Changes, list[str]]:
+    """The conversations that went on since a look, and how far this one came; `Changes()` is the very beginning."""
+    seen = connection.one(
+        "SELECT (SELECT COALESCE(MAX(seq), 0) FROM turns), (SELECT COALESCE(MAX(next_state_id), 0) FROM next_states)"
+    )
+    changed = connection.column(
+        "SELECT session_id FROM turns WHERE session_id IN ("
         "SELECT session_id FROM turns WHERE seq > ? UNION "
         "SELECT session_id FROM next_states JOIN turns USING (seq) WHERE next_state_id > ?"
         ") GROUP BY session_id ORDER BY MIN(seq)",
         (after.turn, after.next_state),
     )
-    return Changes(turn, next_state), [session_id for session_id, _ in rows]
+    return Changes(*seen), changed
 
 
-def read_recent(connection: sqlite3.Connection, limit: int) -> list[Turn]:
-    rows = connection.execute("SELECT seq FROM turns ORDER BY seq DESC LIMIT ?", (limit,)).fetchall()
-    return TurnReader(connection).turns(seq for (seq,) in reversed(rows))
+def read_recent(connection: Connection, limit: int) -> list[Turn]:
+    """The newest `limit` turns, oldest of them first."""
+    seqs = connection.column("SELECT seq FROM turns ORDER BY seq DESC LIMIT ?", (limit,))
+    return TurnReader(connection).turns(reversed(seqs))
 
 
-def read_next_states(connection: sqlite3.Connection, turn_id: str) -> list[tuple[str | None, tuple[Message, ...]]]:
-    """All continuations of a turn, oldest first, each with the turn whose request brought it."""
+def read_next_states(connection: Connection, turn_id: str) -> list[tuple[str | None, tuple[Message, ...]]]:
+    """Every continuation of a turn, with the turn whose request brought it; the first is `Turn.next_state`."""
     reader = TurnReader(connection)
-    rows = connection.execute(
-        "SELECT from_turn, content_ids, crc FROM next_states WHERE seq = ? ORDER BY next_state_id",
-        (need_seq(connection, turn_id),),
-    ).fetchall()
     found = []
-    with damage_as_error(f"the next states of turn {turn_id}"):
-        for from_turn, packed, crc in rows:
-            if records.checksum((packed,)) != crc:
-                raise CorruptRecord(f"a next state of turn {turn_id} does not match its checksum")
+    with damage_as_error(f"a next state of turn {turn_id}"):
+        for from_turn, packed, crc in connection.execute(
+            "SELECT from_turn, content_ids, crc FROM next_states WHERE seq = ? ORDER BY next_state_id",
+            (connection.need(turn_id).seq,),
+        ):
+            records.verify(crc, (packed,))
             found.append((from_turn, reader.messages(records.unpack_ids(packed))))
     return found
 
 
-def read_verdict(connection: sqlite3.Connection, turn_id: str) -> Verdict | None:
-    row = connection.execute(
-        "SELECT body, crc FROM verdicts WHERE seq = ?", (need_seq(connection, turn_id),)
-    ).fetchone()
+def read_verdict(connection: Connection, turn_id: str) -> Verdict | None:
+    """The last verdict on a turn, if it has one."""
+    row = connection.one("SELECT body, crc FROM verdicts WHERE seq = ?", (connection.need(turn_id).seq,))
     if row is None:
         return None
     body, crc = row
     with damage_as_error(f"the verdict on turn {turn_id}"):
-        if records.checksum((body,)) != crc:
-            raise CorruptRecord(f"the verdict on turn {turn_id} does not match its checksum")
+        records.verify(crc, (body,))
         return records.verdict_from(records.decode_json(body))
 
 
-def read_history(connection: sqlite3.Connection, turn_id: str) -> list[Transition]:
-    seq = need_seq(connection, turn_id)
-    (state, stored_at) = connection.execute(
-        "SELECT state, stored_at FROM turns JOIN records USING (seq) WHERE seq = ?", (seq,)
-    ).fetchone()
+def read_history(connection: Connection, turn_id: str) -> list[Transition]:
+    """All moves of a turn, from its birth on."""
+    turn = connection.need(turn_id)
     moves = connection.execute(
-        "SELECT from_state, to_state, at, note FROM transitions WHERE seq = ? ORDER BY transition_id", (seq,)
+        "SELECT from_state, to_state, at, note FROM transitions WHERE seq = ? ORDER BY transition_id", (turn.seq,)
     ).fetchall()
+    [stored_at] = connection.column("SELECT stored_at FROM records WHERE seq = ?", (turn.seq,))
+    born = (None, moves[0][0] if moves else turn.state, stored_at, "")
     with damage_as_error(f"the history of turn {turn_id}"):
         return [
-            Transition(None, TurnState(moves[0][0] if moves else state), stored_at, ""),
-            *(Transition(TurnState(source), TurnState(target), at, note) for source, target, at, note in moves),
+            Transition(None if source is None else TurnState(source), TurnState(target), at, note)
+            for source, target, at, note in (born, *moves)
         ]
 
 
-def read_counts(connection: sqlite3.Connection) -> dict[TurnState, int]:
+def read_counts(connection: Connection) -> dict[TurnState, int]:
+    """How many turns stand in each state; every state is a key."""
     found = dict(connection.execute("SELECT state, COUNT(*) FROM turns GROUP BY state"))
     return {state: found.get(state, 0) for state in TurnState}
 
@@ -290,28 +268,27 @@ class LeftOut:
     seen: int
 
 
-def read_left_out(connection: sqlite3.Connection, after: int | None) -> LeftOut:
-    """The moves after one that was seen earlier; None sees where they end, and counts none."""
-    (seen,) = connection.execute("SELECT COALESCE(MAX(transition_id), 0) FROM transitions").fetchone()
-    if after is None:
-        return LeftOut({}, 0, seen)
-    rows = connection.execute(
+def read_left_out(connection: Connection, after: int | None = None) -> LeftOut:
+    """What became of turns since a look that came as far as `after`; None sees where the moves end, and counts none."""
+    (seen,) = connection.one("SELECT COALESCE(MAX(transition_id), 0) FROM transitions")
+    after = seen if after is None else after
+    excluded = connection.execute(
         "SELECT CASE WHEN instr(note, ':') THEN substr(note, 1, instr(note, ':') - 1) ELSE note END AS why, COUNT(*) "
         "FROM transitions WHERE transition_id > ? AND to_state = ? GROUP BY why",
         (after, TurnState.EXCLUDED),
-    ).fetchall()
-    (returned,) = connection.execute(
+    )
+    (returned,) = connection.one(
         "SELECT COUNT(DISTINCT seq) FROM transitions WHERE transition_id > ? AND from_state = ? AND to_state = ?",
         (after, TurnState.CLAIMED, TurnState.READY),
-    ).fetchone()
-    return LeftOut(dict(rows), returned, seen)
+    )
+    return LeftOut(dict(excluded.fetchall()), returned, seen)
 
 
-def read_trained(connection: sqlite3.Connection, step: int) -> tuple[str, ...]:
-    rows = connection.execute("SELECT turn_id FROM turns WHERE step = ? ORDER BY seq", (step,))
-    return tuple(turn_id for (turn_id,) in rows)
+def read_trained(connection: Connection, step: int) -> tuple[str, ...]:
+    """Lineage downwards: the turns that update `step` consumed."""
+    return tuple(connection.column("SELECT turn_id FROM turns WHERE step = ? ORDER BY seq", (step,)))
 
 
-def read_step(connection: sqlite3.Connection, turn_id: str) -> int | None:
-    (step,) = connection.execute("SELECT step FROM turns WHERE seq = ?", (need_seq(connection, turn_id),)).fetchone()
-    return None if step is None else int(step)
+def read_step(connection: Connection, turn_id: str) -> int | None:
+    """Lineage upwards: the update that consumed the turn."""
+    return connection.need(turn_id).step

@@ -25,7 +25,7 @@ import orjson
 
 from slime.errors import StoreError
 from slime.store import earlier
-from slime.types import Judgement, Message, SamplingParams, Turn, TurnState, Verdict
+from slime.types import Completion, Judgement, Message, SamplingParams, Turn, TurnState, Verdict, VersionSpan
 
 ID_BYTES = 4
 """Width of a stored token id or content number (little-endian int32)."""
@@ -88,6 +88,12 @@ def checksum(parts: Iterable[bytes]) -> int:
     return crc
 
 
+def verify(crc: int, parts: Iterable[bytes]) -> None:
+    """Raise `ValueError` unless these parts have that checksum."""
+    if checksum(parts) != crc:
+        raise ValueError("it does not match its checksum")
+
+
 def shared_ids(first: bytes, second: bytes) -> int:
     """How many leading ids two packed sequences share; one memory comparison, or log₂(n) of them."""
     if second.startswith(first):
@@ -140,37 +146,44 @@ def identity(turn_id: str, session_id: str, parent_id: str | None, kind: str, cr
     return (*(name.encode("utf-8", "replace") for name in named), struct.pack("<d", created_at))
 
 
-def encode_body(turn: Turn) -> bytes:
+def body_of(turn: Turn) -> dict[str, Any]:
     """What of a turn is neither text that others share nor a long row of numbers."""
     completion = turn.completion
-    return encode_json(
-        {
-            "text": None if turn.reply.get("content") == completion.text else completion.text,  # most say it twice
-            "finish_reason": completion.finish_reason,
-            "spans": [(span.version, span.start, span.end) for span in completion.spans],
-            "sampling": _changed_sampling(turn.sampling),
-            "retry_of": turn.retry_of,
-            "source": turn.source,
-            "reason": turn.reason if turn.state is TurnState.ABORTED else "",  # of an exclusion it is in the row
-            "template_options": dict(turn.template_options),
-            "matching": turn.matching,
-            "details": dict(turn.details),
-        }
-    )
-
-
-def _changed_sampling(sampling: SamplingParams) -> Mapping[str, Any]:
-    """The parameters that differ from the defaults; most are the defaults."""
     return {
-        field.name: getattr(sampling, field.name)
-        for field in dataclasses.fields(sampling)
-        if getattr(sampling, field.name) != field.default
+        "text": None if turn.reply.get("content") == completion.text else completion.text,  # most say it twice
+        "finish_reason": completion.finish_reason,
+        "spans": [(span.version, span.start, span.end) for span in completion.spans],
+        "sampling": {
+            field.name: getattr(turn.sampling, field.name)
+            for field in dataclasses.fields(turn.sampling)
+            if getattr(turn.sampling, field.name) != field.default
+        },
+        "retry_of": turn.retry_of,
+        "source": turn.source,
+        "reason": turn.reason if turn.state is TurnState.ABORTED else "",  # of an exclusion it is in the row
+        "template_options": dict(turn.template_options),
+        "matching": turn.matching,
+        "details": dict(turn.details),
     }
 
 
-def decode_sampling(values: Mapping[str, Any]) -> SamplingParams:
-    arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return SamplingParams(**arguments)
+def turn_from(
+    body: Mapping[str, Any], *, token_ids: Sequence[int], logprobs: Sequence[float], reply: Message, **facts: Any
+) -> Turn:
+    """The turn of a `body_of` it, or of an earlier program's; `facts` are its fields that are not in there."""
+    values = earlier.turn_values(body)
+    text = reply["content"] if values["text"] is None else values["text"]
+    spans = tuple(VersionSpan(*span) for span in values["spans"])
+    sampling: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values["sampling"].items()
+    }
+    names = ("retry_of", "source", "reason", "template_options", "matching", "details")
+    return Turn(
+        completion=Completion(tuple(token_ids), tuple(logprobs), text, values["finish_reason"], spans),
+        sampling=SamplingParams(**sampling),
+        reply=reply,
+        **{name: values[name] for name in names} | facts,
+    )
 
 
 def contents_of(turn: Turn) -> tuple[Any, ...]:
@@ -192,9 +205,7 @@ def turn_checksum(turn: Turn, contents: Iterable[bytes], ids: Iterable[bytes], b
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """A verdict as JSON, without its judgements."""
-    fields = {field.name: getattr(verdict, field.name) for field in dataclasses.fields(verdict)}
-    del fields["judgements"]
-    return fields | {"details": dict(verdict.details)}
+    return _fields_but(verdict, "judgements")
 
 
 def verdict_from(fields: Mapping[str, Any]) -> Verdict:
@@ -205,11 +216,14 @@ def verdict_from(fields: Mapping[str, Any]) -> Verdict:
 
 def encode_judgement(judgement: Judgement) -> bytes:
     """A judgement but for its prompt, which is stored as a content."""
-    fields = {field.name: getattr(judgement, field.name) for field in dataclasses.fields(judgement)}
-    del fields["prompt"]
-    return encode_json({**fields, "details": dict(judgement.details)})
+    return encode_json(_fields_but(judgement, "prompt"))
 
 
 def decode_judgement(body: bytes, prompt: Sequence[Message]) -> Judgement:
     values = earlier.judgement_values(decode_json(body))
     return Judgement(**{**values, "prompt": tuple(prompt), "group": tuple(values.get("group", ()))})
+
+
+def _fields_but(said: Verdict | Judgement, left_out: str) -> dict[str, Any]:
+    names = (field.name for field in dataclasses.fields(said) if field.name != left_out)
+    return {name: getattr(said, name) for name in names} | {"details": dict(said.details)}

@@ -1,4 +1,4 @@
-"""Schema and migrations of the store, and the only place that opens and locks the database file.
+"""Schema and migrations of the store: the database file is created, checked and locked here.
 
 Small rows that change (`turns`: state, lease) stand apart from large ones that never do (`records`: ids,
 log-probs), so that a move of state rewrites bytes, not kilobytes. Text is stored once: `contents` holds each
@@ -127,35 +127,6 @@ looks for it there must not open the file (see `earlier`)."""
 
 MIGRATIONS = {1: JUDGEMENTS_AND_FEEDBACK, 2: MATCHING_KEYS, 3: TYPED_BODIES}
 """What turns a file of that version into one of the next."""
-
-WAL_PAGES = 4000
-"""Pages of write-ahead log (16 MiB) after which a commit also moves them into the database file."""
-
-
-def connect(path: Path, *, writes: bool) -> sqlite3.Connection:
-    """Open the file; transactions are begun by hand, and nobody waits inside SQLite (see `writer`).
-
-    `synchronous = FULL` makes COMMIT return after the write-ahead log is on the disk: acknowledged means stored.
-    """
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",  # a file that vanished is an error, not a new empty store
-        uri=True,
-        timeout=0.0 if writes else 5.0,
-        isolation_level=None,
-        cached_statements=64,
-    )
-    connection.text_factory = _lenient_text
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-    connection.execute(f"PRAGMA journal_size_limit = {2 * WAL_PAGES * 4096}")
-    if not writes:
-        connection.execute("PRAGMA query_only = ON")
-    return connection
-
-
-def _lenient_text(text: bytes) -> str:
-    """Damaged text must reach the checksum, which knows whose it is, instead of failing in the driver."""
-    return text.decode("utf-8", "replace")
 
 
 def prepare(path: Path) -> None:

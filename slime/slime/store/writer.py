@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from slime.errors import OpenClawError, StoreError, StoreUnavailable
-from slime.store.schema import connect
+from slime.store.connection import Clock, Connection
 
 log = logging.getLogger(__name__)
 
-Job = Callable[[sqlite3.Connection], Any]
+Job = Callable[[Connection], Any]
 
 MAX_GROUP = 256
 """Jobs in one transaction: bounds how long other processes wait for their turn."""
@@ -45,7 +45,7 @@ LOCK_POLL_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A job and who waits for it."""
+    """A job and the future that waits for it."""
 
     job: Job
     loop: asyncio.AbstractEventLoop
@@ -60,17 +60,13 @@ class Failure:
 
 
 class Writer:
-    """Runs jobs, in the order they came, on a thread and a connection of its own.
+    """Runs jobs, in the order they came, on a thread and a connection of its own."""
 
-    Args:
-        forget: called after a rollback; whatever was remembered of rolled-back rows must go.
-    """
-
-    def __init__(self, path: Path, forget: Callable[[], None]) -> None:
+    def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
-        self._forget = forget
+        self._clock = clock
         self._queue: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Connection | None = None
         self._is_suspect = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -122,9 +118,9 @@ class Writer:
             problem = f"the turn store cannot write {self._path}: {error}"
             return [Failure(StoreUnavailable(problem)) for _ in tickets]
 
-    def _begin(self) -> sqlite3.Connection:
+    def _begin(self) -> Connection:
         if self._connection is None:
-            self._connection = connect(self._path, writes=True)
+            self._connection = Connection(self._path, writes=True, clock=self._clock)
         deadline = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
@@ -137,7 +133,7 @@ class Writer:
                     raise
                 time.sleep(LOCK_POLL_S * (0.5 + random.random()))
 
-    def _attempt(self, connection: sqlite3.Connection, job: Job) -> Any:
+    def _attempt(self, connection: Connection, job: Job) -> Any:
         connection.execute("SAVEPOINT job")
         try:
             outcome = job(connection)
@@ -147,17 +143,17 @@ class Writer:
             if type(error) is sqlite3.DatabaseError:
                 raise  # a damaged file
             connection.execute("ROLLBACK TO job")
-            self._forget()
+            connection.forget()
             outcome = Failure(error if isinstance(error, OpenClawError) else _as_store_error(error))
         connection.execute("RELEASE job")
         return outcome
 
     def _abandon(self, error: sqlite3.Error) -> None:
         """Undo a group that failed. After anything but a lock or a full disk the connection is not trusted again."""
-        self._forget()
         log.error("store write failed", extra={"error": str(error), "code": getattr(error, "sqlite_errorname", "")})
         if self._connection is None:
             return
+        self._connection.forget()
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -169,7 +165,7 @@ class Writer:
         self._connection.close()
         self._connection = None
 
-    def _recover(self, connection: sqlite3.Connection) -> None:
+    def _recover(self, connection: Connection) -> None:
         """Make sure that nothing later stands on log pages that never reached the disk.
 
         After a failed fsync the kernel takes those pages for clean: a later fsync succeeds without writing them,

@@ -17,10 +17,17 @@ from typing import Any, BinaryIO
 from slime.data.conversation_files import Conversation, RecordedTurn, read_conversations
 from slime.errors import ConfigError
 from slime.store import Store
-from slime.store.earlier import turn_values
-from slime.store.records import decode_sampling, encode_json, verdict_fields, verdict_from
+from slime.store.records import (
+    body_of,
+    encode_json,
+    pack_ids,
+    shared_ids,
+    turn_from,
+    verdict_fields,
+    verdict_from,
+)
 from slime.store.schema import FILE_NAME
-from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
+from slime.types import Message, Turn, TurnKind, TurnState, Verdict
 
 
 async def export_sessions(store: Store, session_ids: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
@@ -69,43 +76,25 @@ def _record(
     next_states: Sequence[tuple[str | None, Sequence[Message]]],
     verdict: Verdict | None,
 ) -> dict[str, Any]:
-    completion = turn.completion
-    kept = 0 if before is None else _shared(before.prompt_ids + before.completion.token_ids, turn.prompt_ids)
-    changed = {
-        field.name: getattr(turn.sampling, field.name)
-        for field in dataclasses.fields(SamplingParams)
-        if getattr(turn.sampling, field.name) != field.default
-    }
-    return {
+    fed = () if before is None else before.prompt_ids + before.completion.token_ids
+    kept = shared_ids(pack_ids(fed), pack_ids(turn.prompt_ids))
+    body = body_of(turn)
+    return body | {
         "turn_id": turn.turn_id,
         "parent_id": turn.parent_id,
-        "retry_of": turn.retry_of,
         "kind": turn.kind,
         "state": state,
         "created_at": turn.created_at,
         "prompt_ids": list(turn.prompt_ids[kept:]),
         "prompt_ids_kept": kept,
-        "token_ids": list(completion.token_ids),
-        "logprobs": list(completion.logprobs),
-        "text": completion.text,
-        "finish_reason": completion.finish_reason,
-        "versions": [[span.version, span.start, span.end] for span in completion.spans],
-        "sampling": changed,
-        "source": turn.source,
+        "token_ids": list(turn.completion.token_ids),
+        "logprobs": list(turn.completion.logprobs),
+        "text": turn.completion.text,
+        "versions": body.pop("spans"),
         "reason": turn.reason if state is turn.state else "",  # else it is of the store that excluded the turn
-        "template_options": dict(turn.template_options),
-        "matching": turn.matching,
-        "details": dict(turn.details),
         "next_states": [[from_turn, list(messages)] for from_turn, messages in next_states],
         "verdict": None if verdict is None else verdict_fields(verdict),
     }
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many leading ids two sequences have in common."""
-    return next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,36 +159,22 @@ def _restored(conversation: Conversation) -> list[tuple[Turn, Mapping[str, Any]]
 
 
 def _turn(session_id: str, recorded: RecordedTurn, record: Mapping[str, Any], before: Turn | None) -> Turn:
-    values = turn_values(record)
     kept = int(record["prompt_ids_kept"])
     fed = before.prompt_ids + before.completion.token_ids if before is not None else ()
     if kept > len(fed):
         raise ValueError(f"it keeps {kept} ids of a turn that has {len(fed)}")
-    return Turn(
-        turn_id=record["turn_id"],
+    return turn_from(
+        {**record, "spans": record["versions"]},
+        token_ids=record["token_ids"],
+        logprobs=record["logprobs"],
+        reply=recorded.reply,
+        **{name: record[name] for name in ("turn_id", "parent_id", "created_at")},
         session_id=session_id,
-        parent_id=record["parent_id"],
         kind=TurnKind(record["kind"]),
+        state=TurnState(record["state"]),
         messages=recorded.messages,
         prompt_ids=fed[:kept] + tuple(record["prompt_ids"]),
-        completion=Completion(
-            tuple(record["token_ids"]),
-            tuple(record["logprobs"]),
-            record["text"],
-            record["finish_reason"],
-            tuple(VersionSpan(*span) for span in record["versions"]),
-        ),
-        sampling=decode_sampling(record["sampling"]),
-        reply=recorded.reply,
         tools=recorded.tools,
-        state=TurnState(record["state"]),
-        retry_of=record["retry_of"],
-        created_at=record["created_at"],
-        source=values["source"],
-        reason=values["reason"],
-        template_options=values["template_options"],
-        matching=values["matching"],
-        details=values["details"],
     )
 
 
