@@ -16,8 +16,7 @@ the model wrote them, and the client finds that they are no JSON.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from slime.chat.tool_calls import CALL_CLOSE, CALL_HEAD, CALL_OPEN, ObjectScan, overlap, read_call, read_name
@@ -26,15 +25,6 @@ Delta = dict[str, Any]
 """A piece of an assistant message as OpenAI streams it: `{"content": "Hel"}`."""
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-
-
-class _Mode(enum.Enum):
-    START = enum.auto()  # only white space so far: `<think>` may follow
-    REASONING = enum.auto()
-    CONTENT = enum.auto()
-    CALL = enum.auto()  # inside a call that is kept back until it is whole
-    ARGUMENTS = enum.auto()  # inside a call whose arguments are being streamed
-    CALL_TAIL = enum.auto()  # between the end of the arguments and `</tool_call>`
 
 
 class ReplyParser:
@@ -64,15 +54,14 @@ class ReplyParser:
         self._with_tools = with_tools
         self._tool_call_id = tool_call_id
         self._streams_arguments = streams_arguments
-        self._mode = _Mode.REASONING if in_reasoning else _Mode.START
         self._rest = ""  # read, and not yet understood
-        self._skips_space = in_reasoning  # at the head of reasoning, of content after it, and after a call
-        self._scan = ObjectScan()
-        self._space_before_call = ""  # dropped, unless the call proves malformed
+        self._is_over = False
+        self._in_content = False  # where text without a tag may leave as it comes
         self._reasoning: list[str] = []
         self._content: list[str] = []
         self._calls: list[tuple[str, str, list[str]]] = []  # id, name, arguments in pieces
         self._out: list[Delta] = []
+        self._grammar = self._read_reply(in_reasoning)
 
     @property
     def num_tool_calls(self) -> int:
@@ -80,27 +69,22 @@ class ReplyParser:
 
     def feed(self, text: str) -> list[Delta]:
         """The deltas that `text` completes; none while it may still turn out to be a tag."""
-        is_plain = self._mode is _Mode.CONTENT and not self._rest and not self._skips_space and "<" not in text
+        is_plain = self._in_content and not self._rest and "<" not in text
         if is_plain and text and not (self._with_tools and text[-1].isspace()):  # the common case
             self._content.append(text)
             return [{"content": text}]
         self._rest += text
-        while self._rest and self._step():
-            pass
-        return self._take()
+        return self._advance()
 
     def finish(self) -> list[Delta]:
         """The deltas of what was kept back; the reply is over."""
-        rest, self._rest = self._rest, ""
-        if self._mode is _Mode.REASONING:
-            self._emit_reasoning(rest.rstrip())
-        elif self._mode is _Mode.CALL:
-            self._finish_call(rest)
-        elif self._mode is _Mode.ARGUMENTS:
-            self._emit_arguments(rest)
-        elif self._mode in (_Mode.START, _Mode.CONTENT) and not (self._skips_space and not rest.strip()):
-            self._emit_content(rest)
-        return self._take()
+        self._is_over = True
+        return self._advance()
+
+    def _advance(self) -> list[Delta]:
+        next(self._grammar, None)
+        out, self._out = self._out, []
+        return out
 
     def message(self) -> dict[str, Any]:
         """The whole reply as an assistant message; `content` is None when there are only tool calls."""
@@ -115,121 +99,103 @@ class ReplyParser:
             ]
         return message
 
-    # ---- one step of each mode: understand the head of `_rest`, or return False to wait for more
+    # ---- the grammar: a generator for each rule takes its text off `_rest`, and yields where it needs more
 
-    def _step(self) -> bool:
-        match self._mode:
-            case _Mode.START:
-                return self._step_start()
-            case _Mode.REASONING:
-                return self._step_reasoning()
-            case _Mode.CONTENT:
-                return self._step_content()
-            case _Mode.CALL:
-                return self._step_call()
-            case _Mode.ARGUMENTS:
-                return self._step_arguments()
-            case _Mode.CALL_TAIL:
-                return self._step_call_tail()
+    def _read_reply(self, in_reasoning: bool) -> Iterator[None]:
+        """A thought, or none; then text and calls."""
+        if in_reasoning or (yield from self._opens_thought()):
+            yield from self._read_thought()
+        while not self._is_over or self._rest:
+            yield from self._read_content()
 
-    def _step_start(self) -> bool:
-        head = self._rest.lstrip()
-        if head.startswith(THINK_OPEN):
-            self._enter(_Mode.REASONING, head[len(THINK_OPEN) :], skips_space=True)
-            return True
-        if THINK_OPEN.startswith(head):
-            return False
-        self._mode = _Mode.CONTENT
-        return True
-
-    def _step_reasoning(self) -> bool:
-        if not self._skip_space():
-            return False
-        body, tag, rest = self._rest.partition(THINK_CLOSE)
-        if tag:
-            self._emit_reasoning(body.rstrip())
-            self._enter(_Mode.CONTENT, rest, skips_space=True)
-            return True
-        ready = _safe_length(self._rest, THINK_CLOSE)
-        self._emit_reasoning(self._rest[:ready])
-        self._rest = self._rest[ready:]
+    def _opens_thought(self) -> Generator[None, None, bool]:
+        while not self._is_over:
+            head = self._rest.lstrip()
+            if head.startswith(THINK_OPEN):
+                self._rest = head[len(THINK_OPEN) :]
+                return True
+            if not THINK_OPEN.startswith(head):
+                break
+            yield
         return False
 
-    def _step_content(self) -> bool:
-        if self._skips_space and not self._skip_space():
-            return False
-        if not self._with_tools:
-            self._emit_content(self._rest)
-            self._rest = ""
-            return False
-        body, tag, rest = self._rest.partition(CALL_OPEN)
-        if tag:
-            self._emit_content(body.rstrip())
-            self._space_before_call = body[len(body.rstrip()) :]
-            self._scan = ObjectScan()
-            self._enter(_Mode.CALL, rest, skips_space=False)
-            return True
-        ready = _safe_length(self._rest, CALL_OPEN)
-        self._emit_content(self._rest[:ready])
-        self._rest = self._rest[ready:]
-        return False
+    def _read_thought(self) -> Iterator[None]:
+        yield from self._skip_space()
+        while THINK_CLOSE not in self._rest and not self._is_over:
+            self._emit_reasoning(self._take(_safe_length(self._rest, THINK_CLOSE)))
+            yield
+        body, _, self._rest = self._rest.partition(THINK_CLOSE)
+        self._emit_reasoning(body.rstrip())
+        yield from self._skip_space()
 
-    def _step_call(self) -> bool:
-        if self._streams_arguments and (head := CALL_HEAD.match(self._rest)) and (name := read_name(head[1])):
-            self._start_call(name)
-            self._scan = ObjectScan()
-            self._enter(_Mode.ARGUMENTS, self._rest[head.end() :], skips_space=False)
-            return True
-        end = self._scan.find_close(self._rest)
-        if end is None:
-            return False
-        body = self._rest[:end]
+    def _read_content(self) -> Iterator[None]:
+        """Text up to a call, and the call."""
+        body, tag, rest = self._rest.partition(CALL_OPEN) if self._with_tools else (self._rest, "", "")
+        if tag:
+            text, self._rest = body.rstrip(), rest
+            self._emit_content(text)
+            yield from self._read_call(body[len(text) :])
+            return
+        is_whole = self._is_over or not self._with_tools
+        self._emit_content(self._take(len(body) if is_whole else _safe_length(body, CALL_OPEN)))
+        if not self._is_over:
+            self._in_content = True
+            yield
+            self._in_content = False
+
+    def _read_call(self, space_before: str) -> Iterator[None]:
+        """A call that is kept back until it is whole; white space before it stays if it proves malformed.
+
+        Where the reply ends inside it, a whole one that only lacks its closing tag counts.
+        """
+        scan = ObjectScan()
+        while True:
+            if self._streams_arguments and (head := CALL_HEAD.match(self._rest)) and (name := read_name(head[1])):
+                self._take(head.end())
+                yield from self._read_arguments(name)
+                return
+            end = scan.find_close(self._rest)
+            if end is not None or self._is_over:
+                break
+            yield
+        body, tag = self._take(end), self._take(len(CALL_CLOSE))
         if (call := read_call(body)) is None:
-            self._emit_content(self._space_before_call + CALL_OPEN + body + CALL_CLOSE)
+            self._emit_content(space_before + CALL_OPEN + body + tag)
         else:
             self._start_call(call[0])
             self._emit_arguments(call[1])
-        self._enter(_Mode.CONTENT, self._rest[end + len(CALL_CLOSE) :], skips_space=call is not None)
-        return True
+            yield from self._skip_space()
 
-    def _step_arguments(self) -> bool:
-        end = self._scan.find_end(self._rest)
-        if end is None:
-            ready = self._scan.num_read
-            self._emit_arguments(self._rest[:ready])
-            self._rest = self._rest[ready:]
-            self._scan.forget(ready)
-            return False
-        self._emit_arguments(self._rest[:end])
-        self._enter(_Mode.CALL_TAIL, self._rest[end:], skips_space=False)
-        return True
+    def _read_arguments(self, name: str) -> Iterator[None]:
+        """The arguments of a call while they are written, up to `</tool_call>`."""
+        self._start_call(name)
+        scan = ObjectScan()
+        while (end := scan.find_end(self._rest)) is None and not self._is_over:
+            ready = scan.num_read
+            self._emit_arguments(self._take(ready))
+            scan.forget(ready)
+            yield
+        self._emit_arguments(self._take(end))
+        while CALL_CLOSE not in self._rest and not self._is_over:
+            yield
+        _, _, self._rest = self._rest.partition(CALL_CLOSE)
+        yield from self._skip_space()
 
-    def _step_call_tail(self) -> bool:
-        _, tag, rest = self._rest.partition(CALL_CLOSE)
-        if not tag:
-            return False
-        self._enter(_Mode.CONTENT, rest, skips_space=True)
-        return True
+    def _skip_space(self) -> Iterator[None]:
+        """Drop white space at the head of reasoning, of content after it, and after a call."""
+        while not self._is_over:
+            self._rest = self._rest.lstrip()
+            if self._rest:
+                return
+            yield
+
+    def _take(self, length: int | None) -> str:
+        """The head of what is not yet understood; all of it where no length is known."""
+        head = self._rest[:length]
+        self._rest = self._rest[len(head) :]
+        return head
 
     # ---- what leaves
-
-    def _enter(self, mode: _Mode, rest: str, *, skips_space: bool) -> None:
-        self._mode, self._rest, self._skips_space = mode, rest, skips_space
-
-    def _skip_space(self) -> bool:
-        """Drop white space where none belongs; False when nothing else has come yet."""
-        if self._skips_space:
-            self._rest = self._rest.lstrip()
-            self._skips_space = not self._rest
-        return bool(self._rest)
-
-    def _finish_call(self, body: str) -> None:
-        """The reply ended inside a call: a whole one that only lacks its closing tag counts, half a one is text."""
-        if (call := read_call(body)) is not None:
-            self._start_call(call[0])
-            self._emit_arguments(call[1])
-        else:
-            self._emit_content(self._space_before_call + CALL_OPEN + body)
 
     def _start_call(self, name: str) -> None:
         index = len(self._calls)
@@ -253,10 +219,6 @@ class ReplyParser:
         if text:
             self._reasoning.append(text)
             self._out.append({"reasoning_content": text})
-
-    def _take(self) -> list[Delta]:
-        out, self._out = self._out, []
-        return out
 
 
 def _safe_length(text: str, tag: str) -> int:
