@@ -23,6 +23,7 @@ from slime.config.checks.startup import check_startup, warnings
 from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import refuse_float16
+from slime.config.sections import flag_of
 from slime.engines.backends import check_engine
 from slime.engines.serving import read_serving
 from slime.errors import ConfigError, OpenClawError
@@ -85,7 +86,7 @@ def asks_a_model(config: Config, rollout: RolloutPlan) -> bool:
 def _check_gpus(config: Config) -> None:
     """GPUs that are named are there; on the CPU their numbers only count, which is said."""
     flags = ("train_gpus", "rollout_gpus", "judge_gpus", "teacher_gpus")
-    asked = {f"--{name.replace('_', '-')}": getattr(config.cluster, name) for name in flags}
+    asked = {flag_of(name): getattr(config.cluster, name) for name in flags}
     if config.model.device == "cpu":
         if any(asked.values()):
             counted = f"{config.cluster.num_train_ranks} trainer ranks, {config.cluster.num_engines} engines"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from slime.config.checks.conditions import Condition
-from slime.config.sections import Config
+from slime.config.sections import Config, flag_of
 from slime.errors import ConfigError, nearest
 
 ENV_PREFIX = "OPENCLAW_RL_"
@@ -40,8 +39,8 @@ class Leaf:
         name: its field there, unique in the whole tree, e.g. `max_staleness`.
         type: the annotation as written, e.g. `int` or `Literal["auto", "cpu"]`.
         published_env: variables of published fame that are read too, the first one set wins.
-        bounds: `ge`, `gt`, `le`, `lt`.
         needs: what it needs to have an effect; None: it always has one.
+        bounds: `ge`, `gt`, `le`, `lt`.
     """
 
     section: str
@@ -51,8 +50,8 @@ class Leaf:
     help: str
     published_env: tuple[str, ...]
     is_secret: bool
-    bounds: Mapping[str, float]
     needs: Condition | None
+    bounds: Mapping[str, float]
 
     @property
     def path(self) -> str:
@@ -61,7 +60,7 @@ class Leaf:
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return flag_of(self.name)
 
     @property
     def env(self) -> tuple[str, ...]:
@@ -96,30 +95,18 @@ class Leaf:
 def leaves() -> dict[str, Leaf]:
     """Every leaf of the tree by its path, in the order of declaration."""
     found: dict[str, Leaf] = {}
-    sections = typing.get_type_hints(Config)
-    for section in dataclasses.fields(Config):
-        hints = typing.get_type_hints(sections[section.name])
-        for leaf in dataclasses.fields(sections[section.name]):
-            meta = leaf.metadata
-            found[f"{section.name}.{leaf.name}"] = Leaf(
-                section=section.name,
-                name=leaf.name,
-                type=hints[leaf.name],
-                default=leaf.default,
-                help=meta["help"],
-                published_env=tuple(meta["env"]),
-                is_secret=meta["secret"],
-                bounds=types.MappingProxyType(meta["bounds"]),
-                needs=meta["needs"],
-            )
+    for section, cls in typing.get_type_hints(Config).items():
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            leaf = Leaf(section, field.name, hints[field.name], field.default, **field.metadata)
+            found[leaf.path] = leaf
     return found
 
 
 @functools.cache
 def section_help() -> dict[str, str]:
     """What each section is about: the first line of its docstring, by section name, in order."""
-    sections = typing.get_type_hints(Config)
-    return {s.name: (sections[s.name].__doc__ or "").splitlines()[0] for s in dataclasses.fields(Config)}
+    return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in typing.get_type_hints(Config).items()}
 
 
 def build(values: Mapping[str, Any]) -> Config:

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from slime.config.checks.remarks import DEFAULT, FOLLOWS, remarks, without_effect
+from slime.config.gpus import named_gpus
 from slime.config.leaves import ENV_PREFIX, Leaf, build, convert, leaves, section_help
 from slime.config.output_paths import anchored
-from slime.config.published.aliases import ALIASES, resolve_aliases
+from slime.config.published.aliases import ALIASES
 from slime.config.sections import Config, MonitorConfig
 from slime.config.yaml_file import read_yaml
 from slime.errors import ConfigError, nearest
@@ -31,6 +32,9 @@ CONFIG_ENV = ENV_PREFIX + "CONFIG"
 
 ANY_STALENESS = 1_000_000
 """More updates than any run makes."""
+
+_Said = dict[str, tuple[Any, str]]
+"""Values and their origins, by path."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def resolve(
     only_shown = flags.pop("--print-config", None)
 
     notices = _Notices()
-    said: dict[str, tuple[Any, str]] = {path: (value, f"default of {prog}") for path, value in (defaults or {}).items()}
+    said: _Said = {path: (value, f"default of {prog}") for path, value in (defaults or {}).items()}
     if file:
         said |= _from_yaml(Path(file), chosen, notices)
     said |= _from_environ(environ, chosen, notices)
@@ -174,8 +178,7 @@ def _implied(values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
             judged_by.append("judge.prm_model_path")
         implied += [("judge.judge", "llm", reason) for reason in judged_by]
     for reason, count in (("cluster.train_gpus", "num_train_ranks"), ("cluster.rollout_gpus", "num_engines")):
-        gpus = [gpu for gpu in values.get(reason, "").split(",") if gpu.strip()]
-        implied.append((f"cluster.{count}", len(gpus), reason))
+        implied.append((f"cluster.{count}", len(named_gpus(values.get(reason, ""))), reason))
     run_dir = values.get("monitor.run_dir", MonitorConfig.run_dir)
     implied += [
         ("server.rl_buffer_dir", run_dir / "conversations", "rollout.data_path"),
@@ -289,76 +292,75 @@ def _unknown_flag(word: str, prog: str, sections: Collection[str]) -> str:
 # ── The three sources, each to {path: (value, origin)} ────────────────────────────────────────────────────────────
 
 
-def _from_flags(flags: Mapping[str, Any], sections: Collection[str], notices: _Notices) -> dict[str, tuple[Any, str]]:
-    said = _aliased("flag", flags, {}, sections, notices)
+def _from_flags(flags: Mapping[str, Any], sections: Collection[str], notices: _Notices) -> _Said:
     own = {leaf.flag: leaf for leaf in leaves().values()}
-    for flag, value in flags.items():
-        if flag in own:
-            _say(said, own[flag].path, value, flag, notices)
-    return said
+    return _said("flag", flags, [(flag, own[flag]) for flag in flags if flag in own], {}, sections, notices)
 
 
-def _from_environ(
-    environ: Mapping[str, str], sections: Collection[str], notices: _Notices
-) -> dict[str, tuple[Any, str]]:
-    known = {CONFIG_ENV} | {name for leaf in leaves().values() for name in leaf.env}
+def _from_environ(environ: Mapping[str, str], sections: Collection[str], notices: _Notices) -> _Said:
+    own = [(name, leaf) for leaf in leaves().values() for name in reversed(leaf.env)]
+    known = {CONFIG_ENV, *(name for name, _ in own)}
     for name in environ:
         if name.startswith(ENV_PREFIX) and name not in known:
             raise ConfigError(f"unknown variable {name}{nearest(name, known)}")
     given = {name: value for name, value in environ.items() if value}  # `X=` in a shell means: not set
-    said = _aliased("env", given, {}, sections, notices)
-    for leaf in leaves().values():
-        if leaf.section not in sections:
-            continue
-        for name in reversed(leaf.env):
-            if name in given:
-                _say(said, leaf.path, given[name], name, notices)
-    return said
+    return _said("env", given, own, {}, sections, notices)
 
 
-def _from_yaml(file: Path, sections: Collection[str], notices: _Notices) -> dict[str, tuple[Any, str]]:
+def _from_yaml(file: Path, sections: Collection[str], notices: _Notices) -> _Said:
     """The whole file is checked, so that one may serve several programs; only their own sections count."""
     entries = read_yaml(file)
     places = {key: f"{file}:{entry.line}: {key}" for key, entry in entries.items()}
-    given = {key: entry.value for key, entry in entries.items()}
-    said = _aliased("yaml", given, places, sections, notices)
-    for key, value in given.items():
-        leaf = leaves().get(key)
-        if leaf is None:
-            if ("yaml", key) not in ALIASES:
-                notices.mistakes.append(f"{file}:{entries[key].line}: {_unknown_key(key)}")
-        elif leaf.section in sections:
-            _say(said, key, value, places[key], notices)
-        else:
-            convert(leaf, value, places[key])
-    return said
+    own = [(key, leaves()[key]) for key in entries if key in leaves()]
+    for key, leaf in own:
+        if leaf.section not in sections:
+            convert(leaf, entries[key].value, places[key])
+    unknown = [key for key in entries if key not in leaves() and ("yaml", key) not in ALIASES]
+    notices.mistakes += [f"{file}:{entries[key].line}: {_unknown_key(key)}" for key in unknown]
+    return _said("yaml", {key: entry.value for key, entry in entries.items()}, own, places, sections, notices)
 
 
-def _aliased(
+def _said(
     where: str,
     given: Mapping[str, Any],
+    own: Iterable[tuple[str, Leaf]],
     places: Mapping[str, str],
     sections: Collection[str],
     notices: _Notices,
-) -> dict[str, tuple[Any, str]]:
-    said: dict[str, tuple[Any, str]] = {}
-    for resolved in resolve_aliases(where, given, sections):
-        place = places.get(resolved.name, resolved.name)
-        if resolved.refusal:
-            notices.refusals.append(f"{place}: {resolved.refusal}")
-        if resolved.notice:
-            notices.append(f"{place}: {resolved.notice}")
-            notices.claims[notices[-1]] = (place, resolved.values)
-        for path, value in resolved.values.items():
-            _say(said, path, value, place, notices)
+) -> _Said:
+    """What one source says of these sections: published spellings, and over them our own.
+
+    Args:
+        given: everything written there, by spelling.
+        own: our spellings, of one leaf the weakest first.
+        places: what messages call a spelling, where that is not the spelling itself.
+    """
+    said: _Said = {}
+
+    def say(path: str, value: Any, place: str) -> None:
+        if path in said and said[path][0] != value:
+            notices.append(f"{said[path][1]} is overridden by {place}")
+        said[path] = (value, place)
+
+    for name, value in given.items():
+        alias = ALIASES.get((where, name))
+        if alias is None or alias.section not in sections:
+            continue
+        place = places.get(name, name)
+        try:
+            values, notice = alias.rule(value, given)
+        except ConfigError as error:
+            notices.refusals.append(f"{place}: {error}")
+            continue
+        if notice:
+            notices.append(f"{place}: {notice}")
+            notices.claims[notices[-1]] = (place, values)
+        for path, meant in values.items():
+            say(path, meant, place)
+    for name, leaf in own:
+        if name in given and leaf.section in sections:
+            say(leaf.path, given[name], places.get(name, name))
     return said
-
-
-def _say(said: dict[str, tuple[Any, str]], path: str, value: Any, place: str, notices: _Notices) -> None:
-    """Put a value where a weaker spelling in the same source may already have put another."""
-    if path in said and said[path][0] != value:
-        notices.append(f"{said[path][1]} is overridden by {place}")
-    said[path] = (value, place)
 
 
 def _unknown_key(key: str) -> str:

@@ -31,7 +31,13 @@ def option(
 ) -> Any:
     """A leaf: its default, one line of help, the environment variables it is read from (first one wins), what it needs
     to have an effect, and its bounds: `ge`, `gt`, `le`, `lt`."""
-    return field(default=default, metadata={"help": help, "env": env, "secret": secret, "needs": needs, "bounds": bounds})
+    leaf = {"help": help, "published_env": env, "is_secret": secret, "needs": needs, "bounds": bounds}  # as in leaves.Leaf
+    return field(default=default, metadata=leaf)
+
+
+def flag_of(name: str) -> str:
+    """The flag of a leaf, by its name or its path: `rollout.max_staleness` → `--max-staleness`."""
+    return "--" + name.rpartition(".")[2].replace("_", "-")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def plugin_settings(config: Any) -> MappingProxyType[str, Any]:
         value = getattr(config, leaf.name)
         if dataclasses.is_dataclass(value):
             settings |= plugin_settings(value)
-        elif not leaf.metadata.get("secret"):
+        elif not leaf.metadata.get("is_secret"):
             settings[leaf.name] = value
     settings |= {name: settings[ours] for name, ours in _PUBLISHED.items() if ours in settings}
     return MappingProxyType(settings)

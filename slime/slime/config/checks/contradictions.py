@@ -15,7 +15,7 @@ import enum
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from slime.config.sections import Config, LoraConfig, LossConfig, PluginConfig
+from slime.config.sections import Config, LoraConfig, LossConfig, PluginConfig, flag_of
 from slime.errors import ConfigError
 
 
@@ -167,7 +167,7 @@ def _check_lora(config: Config) -> None:
         for name in ("save_interval", "publish_interval"):
             if getattr(config.checkpoint, name) > 1:
                 raise ConfigError(
-                    f"--adapter-per user: each update is one user's, served and saved; leave {_flag(name)} out"
+                    f"--adapter-per user: each update is one user's, served and saved; leave {flag_of(name)} out"
                 )
         if config.loss.advantage_estimator == "ppo":
             raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
@@ -206,7 +206,7 @@ def _check_hooks_are_called(config: Config, rollout: RolloutFacts) -> None:
     remedy = "it needs --prompt-data or --data-source-path" if is_live else "call it there, or leave it out"
     for name, kinds in CALLED_BY.items():
         if (path := getattr(config.plugin, name)) and rollout.kind not in kinds:
-            raise ConfigError(f"{_flag(name)} {path}: {rollout.kind.value} does not call it; {remedy}")
+            raise ConfigError(f"{flag_of(name)} {path}: {rollout.kind.value} does not call it; {remedy}")
 
 
 def _check_conversations(config: Config, rollout: RolloutFacts) -> None:
@@ -216,7 +216,7 @@ def _check_conversations(config: Config, rollout: RolloutFacts) -> None:
         )
     for name in _OF_PROMPTS:
         if getattr(config.prompts, name):
-            raise ConfigError(f"{_flag(name)} is for prompts: it needs --prompt-data")
+            raise ConfigError(f"{flag_of(name)} is for prompts: it needs --prompt-data")
     loss = config.loss
     if loss.compares_groups and not rollout.gives_groups:
         by_baseline = loss.advantage_estimator == "reinforce"
@@ -307,7 +307,7 @@ def check_policy_loss_hooks(plugin: PluginConfig, loss: LossConfig, loss_fn: Los
     for name in ("custom_tis_function_path", "custom_pg_loss_reducer_function_path"):
         if (path := getattr(plugin, name)) and "policy_objective" not in loss_fn.asks_for:
             raise ConfigError(
-                f"{_flag(name)} {path}: {loss_fn.name} would never call it; a loss that asks for policy_objective does"
+                f"{flag_of(name)} {path}: {loss_fn.name} would never call it; one that asks for policy_objective does"
             )
     if plugin.custom_tis_function_path and loss.behaviour_correction != "decoupled":
         raise ConfigError(
@@ -330,7 +330,3 @@ def check_kl_is_read(loss: LossConfig, loss_fn: LossFacts) -> None:
             f"--kl-coef {loss.kl_coef:g} takes the KL from the reward's advantages, and --w-rl 0 leaves those "
             "out: use --kl-loss-coef"
         )
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

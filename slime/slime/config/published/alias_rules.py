@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slime.config.sections import flag_of
 from slime.errors import ConfigError, nearest
 
 Values = dict[str, Any]
@@ -25,10 +26,14 @@ METHODS = {"binary": "openclaw_rl", "opd": "openclaw_opd", "combine": "openclaw_
 """What the published pages call a method, and the package that is it."""
 
 
+def _taken(values: Values, remark: str = "") -> tuple[Values, str]:
+    """Settings, with a notice of the flags that would have said the same."""
+    return values, "taken as " + " ".join(f"{flag_of(path)} {value}" for path, value in values.items()) + remark
+
+
 def becomes(*paths: str) -> Rule:
     """Another name of a setting, or of several that it sets together."""
-    flags = ["--" + path.partition(".")[2].replace("_", "-") for path in paths]
-    return lambda value, _: ({path: value for path in paths}, "taken as " + " ".join(f"{f} {value}" for f in flags))
+    return lambda value, _: _taken(dict.fromkeys(paths, value))
 
 
 def refused(why: str) -> Rule:
@@ -70,10 +75,8 @@ def times(factor_name: str) -> Rule:
         factor = given.get(factor_name, 1)
         if not (_is_count(value) and _is_count(factor)):
             raise ConfigError(f"{value!r} times {factor_name} {factor!r} is not a number of samples")
-        samples = int(value) * int(factor)
-        taken = f"taken as --rollout-batch-size {samples}"
         bound = "; an update takes them all, and memory is bounded by --max-tokens-per-gpu" if int(factor) > 1 else ""
-        return {"rollout.rollout_batch_size": samples}, taken + bound
+        return _taken({"rollout.rollout_batch_size": int(value) * int(factor)}, bound)
 
     return rule
 
@@ -95,8 +98,7 @@ def factor_of(batch_name: str) -> Rule:
 
 def switches(path: str, value: str) -> Rule:
     """A switch that stands for one value of a setting; switched off, it says nothing."""
-    flag = "--" + path.partition(".")[2].replace("_", "-")
-    return lambda given, _: ({}, "") if _is_off(given) else ({path: value}, f"taken as {flag} {value}")
+    return lambda given, _: ({}, "") if _is_off(given) else _taken({path: value})
 
 
 def same_as(*model_names: str) -> Rule:
@@ -121,47 +123,32 @@ def samples_to_updates(value: Any, given: Mapping[str, Any]) -> tuple[Values, st
     batch = given.get("--rollout-batch-size", 0)
     if not (_is_count(value) and _is_count(batch) and int(batch)):
         raise ConfigError("counts samples and needs --rollout-batch-size beside it; --lr-warmup-steps counts updates")
-    updates = -(-int(value) // int(batch))
-    return {"trainer.lr_warmup_steps": updates}, f"taken as --lr-warmup-steps {updates}"
+    return _taken({"trainer.lr_warmup_steps": -(-int(value) // int(batch))})
 
 
-def voting(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+def voting(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
     if _is_off(value):
-        return {"judge.majority_vote_n": 1}, "taken as --majority-vote-n 1"
+        return _taken({"judge.majority_vote_n": 1})
     return {}, "every llm verdict is a majority vote; --majority-vote-n says of how many"
 
 
-def judge_directory(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
-    return {"judge.judge_model_path": value, "judge.judge": "llm"}, f"taken as --judge llm --judge-model-path {value}"
-
-
-def reward_model(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
-    return {"judge.prm_model_path": value}, f"taken as --prm-model-path {value}"
-
-
-def judge_model(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
+def judge_model(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
     """A directory, or the name of a model that somebody serves: `gpt-4`."""
     name = str(value)
     if "/" in name or name.startswith((".", "~")) or Path(name).is_dir():
-        return judge_directory(value, given)
-    return {
-        "judge.judge_model": name,
-        "judge.judge": "llm",
-    }, f"taken as --judge llm --judge-model {name}, at --judge-url"
+        return _taken({"judge.judge": "llm", "judge.judge_model_path": value})
+    return _taken({"judge.judge": "llm", "judge.judge_model": name}, ", at --judge-url")
 
 
 def value_clip(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
     """How far a value may move in one batch; published as a switch too, which stands for the default."""
-    if str(value).strip().lower() in ("true", "yes", "on"):
-        value = "0.2"
-    elif str(value).strip().lower() in ("false", "no", "off"):
-        value = "0"
-    return {"loss.value_clip": value}, f"taken as --value-clip {value}"
+    is_on = str(value).strip().lower() in ("true", "yes", "on")
+    return _taken({"loss.value_clip": "0.2" if is_on else "0" if _is_off(value) else value})
 
 
 def evaluation_every(value: Any, given: Mapping[str, Any]) -> tuple[Values, str]:
     if given.get("prompts.eval_prompt_data"):
-        return {"prompts.eval_interval": value}, f"taken as --eval-interval {value}"
+        return _taken({"prompts.eval_interval": value})
     return {}, (
         f"no effect: a run evaluates on prompts, --eval-prompt-data NAME=FILE --eval-interval {value}; "
         "a checkpoint is evaluated by openclaw-test/run_eval.sh"
@@ -172,12 +159,8 @@ def method(value: Any, _: Mapping[str, Any]) -> tuple[Values, str]:
     package = METHODS.get(str(value))
     if package is None:
         raise ConfigError(f"{value!r} is not one of {', '.join(METHODS)}{nearest(str(value), METHODS)}")
-    paths = {
-        "custom_loss_function_path": f"{package}.custom_loss",
-        "rollout_function_path": f"{package}.custom_rollout",
-    }
-    flags = " ".join(f"--{name.replace('_', '-')} {path}" for name, path in paths.items())
-    return {f"plugin.{name}": path for name, path in paths.items()}, f"taken as {flags}"
+    hooks = {"custom_loss_function_path": "custom_loss", "rollout_function_path": "custom_rollout"}
+    return _taken({f"plugin.{name}": f"{package}.{file}" for name, file in hooks.items()})
 
 
 def _is_off(value: Any) -> bool:

@@ -13,9 +13,8 @@ Nothing is taken and then ignored.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from slime.config.published.alias_rules import (
     Rule,
@@ -28,7 +27,6 @@ from slime.config.published.alias_rules import (
     needless,
     refused,
     remark,
-    reward_model,
     same_as,
     samples_to_updates,
     switches,
@@ -36,7 +34,6 @@ from slime.config.published.alias_rules import (
     value_clip,
     voting,
 )
-from slime.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +54,6 @@ class Alias:
     rule: Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """What one spelling came to: settings and a notice, or a refusal."""
-
-    name: str
-    values: Mapping[str, Any]
-    notice: str = ""
-    refusal: str = ""
-
-
-def resolve_aliases(where: str, given: Mapping[str, Any], sections: Collection[str]) -> Iterator[Resolved]:
-    """What the published spellings among `given` come to, in the order given.
-
-    Args:
-        given: everything written in one place (the flags, the environment, the file), by spelling.
-        sections: what the program has; spellings about other things are passed over.
-    """
-    for name, value in given.items():
-        alias = ALIASES.get((where, name))
-        if alias is None or alias.section not in sections:
-            continue
-        try:
-            values, notice = alias.rule(value, given)
-        except ConfigError as error:
-            yield Resolved(name, {}, refusal=str(error))
-        else:
-            yield Resolved(name, values, notice)
-
-
 # ── The table: one spelling a line ─────────────────────────────────────────────────────────────────────────────────
 
 _CLIP = becomes("loss.eps_clip", "loss.eps_clip_high")
@@ -104,7 +72,7 @@ _flag, _env, _yaml = (functools.partial(Alias, where) for where in ("flag", "env
 _TABLE: list[Alias] = [
     # flags of the published launch scripts
     _flag("--num-rollout-workers", "judge", "`--num-judge-workers`", becomes("judge.num_judge_workers")),
-    _flag("--rm-checkpoint", "judge", "`--prm-model-path`", reward_model),
+    _flag("--rm-checkpoint", "judge", "`--prm-model-path`", becomes("judge.prm_model_path")),
     _flag("--reward-aggregation", "judge", "`majority`, always", _BY_MAJORITY),
     _flag("--lr-warmup-samples", "trainer", "`--lr-warmup-steps`, divided by the batch", samples_to_updates),
     _flag("--ppo-clip-ratio", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
@@ -147,22 +115,9 @@ _TABLE: list[Alias] = [
     _env("GRAD_ACCUM_STEPS", "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
     _env("PPO_CLIP_RATIO", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
     _env("VALUE_CLIP", "loss", "`--value-clip`; `true`: its default", value_clip),
-    _env("ENV_TYPE", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
-    _env("MAX_STEPS", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
-    _env("PARALLEL_ENVS", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
-    _env("SCREENSHOT_BACKEND", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
-    _env("TOOLS_CONFIG", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
-    _env("SWE_BENCH_PATH", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
-    _env("TASK_TYPE", "rollout", "no effect: agent tracks", _ENVIRONMENTS),
-    _env("MASTER_ADDR", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
-    _env("MASTER_PORT", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
-    _env("NNODES", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
-    _env("NODE_RANK", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
-    _env("GPUS_PER_NODE", "cluster", "not used: Ray places the ranks", _RAY_PLACES),
-    _env("TINKER_API_KEY", "cluster", "not used: no remote trainers", _TINKER),
-    _env("TINKER_ENDPOINT", "cluster", "not used: no remote trainers", _TINKER),
-    _env("TINKER_PROJECT_ID", "cluster", "not used: no remote trainers", _TINKER),
-    _env("FIREWORKS_API_KEY", "cluster", "not used: no remote trainers", _TINKER),
+    *(_env(name, "rollout", "no effect: agent tracks", _ENVIRONMENTS) for name in ("ENV_TYPE", "MAX_STEPS", "PARALLEL_ENVS", "SCREENSHOT_BACKEND", "TOOLS_CONFIG", "SWE_BENCH_PATH", "TASK_TYPE")),
+    *(_env(name, "cluster", "not used: Ray places the ranks", _RAY_PLACES) for name in ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "GPUS_PER_NODE")),
+    *(_env(name, "cluster", "not used: no remote trainers", _TINKER) for name in ("TINKER_API_KEY", "TINKER_ENDPOINT", "TINKER_PROJECT_ID", "FIREWORKS_API_KEY")),
     # the published YAML file
     _yaml("model.name", "model", "`model.served_model_name`", becomes("model.served_model_name")),
     _yaml("model.checkpoint_path", "model", "`model.model_path`", becomes("model.model_path")),
