@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slime.errors import ConfigError
-from slime.weights import is_adapter, merge_adapter
+from slime.weights.adapters import is_adapter, merge_adapter
 
 
 def weights_dir(given: str | Path) -> Path:

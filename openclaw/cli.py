@@ -90,7 +90,7 @@ def merge_adapter(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="where to write the model that both are together")],
 ) -> None:
     """Merge a LoRA adapter into the model it was trained on; the result is a model directory like any other."""
-    from slime.weights import merge_adapter as merge
+    from slime.weights.adapters import merge_adapter as merge
 
     if out.exists():
         raise ConfigError(f"{out}: there is something already; name a directory that is not there yet")

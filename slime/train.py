@@ -41,7 +41,7 @@ from slime.rollout.context import RolloutContext
 from slime.rollout.hindsight import hint_source
 from slime.store import Store
 from slime.tools.offline import import_data_path
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 OWNER = "train"
 """The holder of leases in the store; a run that is started again frees what it held before."""

@@ -31,7 +31,7 @@ from slime.protocols import GenerateRequest
 from slime.trainers.torch.lora import add_lora
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Batch, Sample, SampleGroup, SamplingParams
-from slime.weights import Adapter, write_adapter
+from slime.weights.adapters import Adapter, write_adapter
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 PROMPT = tuple(range(20, 52))

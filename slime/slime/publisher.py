@@ -20,7 +20,7 @@ from threading import Thread
 from slime.progress import Progress
 from slime.protocols import Learner, Resumed
 from slime.types import Sample
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 NUM_KEPT = 2
 """Publications of the same weights' line that stay: what is served, and what a refused successor gives way to."""

@@ -10,7 +10,8 @@ import httpx
 import pytest
 from openclaw_test.training_run import TrainingRun
 from slime.store import Store
-from slime.weights import is_adapter, read_manifest
+from slime.weights.adapters import is_adapter
+from slime.weights.directories import read_manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

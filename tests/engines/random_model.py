@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from slime.weights import Adapter, LoraShape, fingerprint, read_weights, write_adapter
+from slime.weights.adapters import Adapter, LoraShape, fingerprint, write_adapter
+from slime.weights.directories import read_weights
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 

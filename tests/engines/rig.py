@@ -15,7 +15,7 @@ from random_model import build_random_adapter, build_random_model
 from slime.config.sections import EngineConfig, ModelConfig
 from slime.engines.launch import start_engine
 from slime.engines.scripted import declared_logprob
-from slime.weights import merge_adapter
+from slime.weights.adapters import merge_adapter
 from transformers import Qwen3ForCausalLM
 
 MAX_RUNNING, MAX_QUEUED = 4, 2

@@ -17,7 +17,7 @@ from slime.engines.backends import embedded, sglang
 from slime.engines.client import HttpEngine
 from slime.engines.launch import prepare, start_engine
 from slime.errors import EngineUnavailable
-from slime.weights import write_manifest
+from slime.weights.directories import write_manifest
 
 OWNER = """
 import asyncio, sys

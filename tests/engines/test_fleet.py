@@ -14,7 +14,7 @@ from slime.config.sections import EngineConfig, LoraConfig, ModelConfig
 from slime.engines.backends import sglang
 from slime.engines.launch import start_engine
 from slime.errors import EngineRejected, EngineUnavailable
-from slime.weights import Adapter, LoraShape, write_adapter
+from slime.weights.adapters import Adapter, LoraShape, write_adapter
 
 LORA = LoraConfig(use_lora=True)
 MODEL = ModelConfig(model_path="/models/tiny", device="cpu")

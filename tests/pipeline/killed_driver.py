@@ -24,7 +24,7 @@ from slime.rollout.live import live_samples, scored_sample
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
 from slime.types import Batch, TrainReport
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 
 class SlowLearner(ScriptedLearner):

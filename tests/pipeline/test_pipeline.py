@@ -34,7 +34,7 @@ from slime.types import (
     Verdict,
     VersionSpan,
 )
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 NEXT: tuple[Message, ...] = ({"role": "user", "content": "thanks"},)
 

@@ -19,7 +19,7 @@ from slime.status import read_status
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
 from slime.types import Sample, SampleGroup
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 
 class Engines:

@@ -18,7 +18,7 @@ from slime.rollout.context import RolloutContext
 from slime.status import read_status
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 SCRIPTED = '''
 """Six samples of a script, two an update, each made once its version is served; then there is no more data."""

@@ -23,7 +23,7 @@ from slime.progress import Progress
 from slime.publisher import Publisher
 from slime.store import Store
 from slime.trainers.scripted import ScriptedLearner
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 REWARD = """
 def reward(sample, args):

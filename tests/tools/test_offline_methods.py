@@ -32,7 +32,7 @@ from slime.tools.collecting import training_settings
 from slime.tools.offline import import_conversations
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Batch, TrainReport
-from slime.weights import Versions
+from slime.weights.versions import Versions
 from transformers import AutoModelForCausalLM
 
 COMPLAINT, THANKS = "No, that is too long. Answer in one sentence.", "Thanks, that is right!"

@@ -25,7 +25,7 @@ from slime.rollout.context import StreamRollout
 from slime.store import Store
 from slime.trainers.build import build_trainer, check_trainer
 from slime.types import Batch, SampleGroup, TrainReport
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 THE_FILE = '''
 """Trains a counter: its weights are how often it was trained."""

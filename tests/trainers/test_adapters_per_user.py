@@ -12,7 +12,9 @@ from slime.data.sample_queue import SampleQueue
 from slime.errors import TrainerError
 from slime.trainers.per_user import UserTrainers
 from slime.types import Batch, Sample, SampleGroup
-from slime.weights import Versions, merge_adapter, read_manifest, verify_adapter
+from slime.weights.adapters import merge_adapter, verify_adapter
+from slime.weights.directories import read_manifest
+from slime.weights.versions import Versions
 from transformers import AutoModelForCausalLM
 
 PROMPT, LIKED_BY_ADA, LIKED_BY_BOB = (5, 6, 7), 11, 22

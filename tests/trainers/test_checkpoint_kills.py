@@ -22,7 +22,8 @@ from slime.trainers.checkpoint import (
     resumable_checkpoint,
     write_checkpoint,
 )
-from slime.weights import Manifest, directories, read_weights, write_weights
+from slime.weights import directories
+from slime.weights.directories import Manifest, read_weights, write_weights
 
 CHANGES = [(directories, "_fsync"), (Path, "rename"), (Path, "symlink_to"), (os, "replace"), (shutil, "rmtree")]
 

@@ -13,7 +13,7 @@ from slime.config.sections import LoraConfig, LossConfig
 from slime.data.rows import flatten, rows
 from slime.errors import ConfigError
 from slime.types import Batch
-from slime.weights import read_manifest
+from slime.weights.directories import read_manifest
 from test_estimators import with_turns
 
 PPO = {"advantage_estimator": "ppo", "kl_loss_coef": 0.0}

@@ -37,7 +37,7 @@ from slime.types import (
     Verdict,
     VersionSpan,
 )
-from slime.weights import Versions
+from slime.weights.versions import Versions
 
 NEXT: tuple[Message, ...] = ({"role": "user", "content": "go on"},)
 SCORES = {"a1": 1.0, "a2": -1.0, "a3": 0.0, "a4": 1.0, "b1": -1.0, "b2": 0.5, "a5": -0.5, "a6": 2.0, "c1": 0.25}

@@ -25,7 +25,8 @@ from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import LOSS
 from slime.plugins.losses import LossHook
 from slime.trainers.torch.trainer import TorchTrainer
-from slime.weights import fingerprint, is_adapter, merge_adapter, read_adapter, read_manifest, verify_adapter
+from slime.weights.adapters import fingerprint, is_adapter, merge_adapter, read_adapter, verify_adapter
+from slime.weights.directories import read_manifest
 from transformers import AutoModelForCausalLM
 
 LORA = LoraConfig(use_lora=True, lora_rank=3, lora_alpha=6.0)

@@ -12,7 +12,7 @@ from slime.config.sections import LoraConfig
 from slime.plugins.losses import load_loss
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Batch, Sample
-from slime.weights import merge_adapter, read_adapter
+from slime.weights.adapters import merge_adapter, read_adapter
 
 LORA = LoraConfig(use_lora=True, lora_rank=8, lora_alpha=16.0)
 SCALE = 2.0  # alpha / rank

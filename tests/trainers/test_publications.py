@@ -11,16 +11,15 @@ from learners import batch_of, random_samples, trainer_of, write_policy
 from slime.config.sections import LoraConfig
 from slime.errors import WeightsError
 from slime.trainers.torch.trainer import TorchTrainer
-from slime.weights import (
+from slime.weights.directories import (
     WEIGHTS_FILE,
-    Version,
-    Versions,
     read_tensors,
     read_weights,
     verify_weights,
     write_manifest,
     write_weights,
 )
+from slime.weights.versions import Version, Versions
 
 LORA = LoraConfig(use_lora=True, lora_rank=2)
 

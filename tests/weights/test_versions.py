@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from slime.errors import WeightsError
-from slime.weights import JOURNAL_FILE, Version, Versions
+from slime.weights.versions import JOURNAL_FILE, Version, Versions
 
 
 def opened(folder: Path, **resume: int) -> Versions:

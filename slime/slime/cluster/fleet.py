@@ -24,7 +24,8 @@ from slime.engines.backends import backend_named
 from slime.engines.client import HttpEngine
 from slime.engines.launch import free_port
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
-from slime.weights import is_adapter, read_manifest
+from slime.weights.adapters import is_adapter
+from slime.weights.directories import read_manifest
 
 log = logging.getLogger(__name__)
 

@@ -159,7 +159,7 @@ async def _wait_until_ready(started: EngineProcess, engine: EngineConfig) -> Non
 
 def prepare(model: ModelConfig, engine: EngineConfig, *, host: str, port: int, gpus: str = "") -> Launch:
     """What a backend makes a command line of; the engine serves under the version that the weights' manifest names."""
-    from slime.weights import MANIFEST_FILE, read_manifest  # brings torch, which takes seconds
+    from slime.weights.directories import MANIFEST_FILE, read_manifest  # brings torch, which takes seconds
 
     model_dir = Path(model.model_path)
     version = read_manifest(model_dir).version if (model_dir / MANIFEST_FILE).exists() else 0

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slime.errors import WeightsError
-from slime.weights import Manifest, atomic_directory, read_tensors, verify_manifest, write_manifest
+from slime.weights.directories import Manifest, atomic_directory, read_tensors, verify_manifest, write_manifest
 
 log = logging.getLogger(__name__)
 

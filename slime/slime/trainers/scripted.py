@@ -18,7 +18,7 @@ from pathlib import Path
 from slime.errors import TrainerError
 from slime.protocols import Resumed
 from slime.types import Batch, TrainReport
-from slime.weights import atomic_directory
+from slime.weights.directories import atomic_directory
 
 
 class ScriptedLearner:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from slime.errors import WeightsError
-from slime.weights import Adapter
+from slime.weights.adapters import Adapter
 
 Where = slice | Tensor | None
 """Tokens of a step: a range, their indices, or all of them."""

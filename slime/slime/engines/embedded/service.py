@@ -36,7 +36,8 @@ from slime.engines.embedded.slots import KVSlots
 from slime.engines.embedded.text import ReplyText, TextDecoder
 from slime.errors import EngineRejected, EngineUnavailable, WeightsError
 from slime.types import SamplingParams
-from slime.weights import fingerprint, read_adapter, read_weights, verify_adapter, verify_weights
+from slime.weights.adapters import fingerprint, read_adapter, verify_adapter
+from slime.weights.directories import read_weights, verify_weights
 
 LONGEST_PAUSE_S = 10.0
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from slime.config.sections import ALL_LINEAR, LoraConfig
 from slime.errors import ConfigError, WeightsError
-from slime.weights import Adapter, LoraShape
+from slime.weights.adapters import Adapter, LoraShape
 
 _NAME = "default"  # of the one adapter that PEFT knows of
 

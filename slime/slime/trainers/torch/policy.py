@@ -25,18 +25,8 @@ from slime.trainers.token_head import TokenHead
 from slime.trainers.torch.attention import DOCUMENTS, register_document_attention
 from slime.trainers.torch.lora import LoraLayers, add_lora
 from slime.trainers.torch.master import MasterWeights
-from slime.weights import (
-    Manifest,
-    fingerprint,
-    is_adapter,
-    read_adapter,
-    stored_dtypes,
-    verify_adapter,
-    verify_weights,
-    write_adapter,
-    write_merged,
-    write_weights,
-)
+from slime.weights.adapters import fingerprint, is_adapter, read_adapter, verify_adapter, write_adapter, write_merged
+from slime.weights.directories import Manifest, stored_dtypes, verify_weights, write_weights
 
 _PROBE_LENS = (7, 4)
 _PROBE_TOLERANCE = 1e-3  # of the largest logit; a leak between documents is far above it

@@ -50,7 +50,7 @@ from slime.trainers.torch.optimizer import NO_GRADIENT, Applied, Optimizer
 from slime.trainers.torch.policy import Policy, compute_dtype
 from slime.trainers.torch.ranks import Ranks
 from slime.types import Batch, Sample, TrainReport
-from slime.weights import Manifest, link_directory
+from slime.weights.directories import Manifest, link_directory
 
 log = logging.getLogger(__name__)
 
