@@ -10,16 +10,14 @@ from its checkpoint and publishes those weights again, under the next one.
 from __future__ import annotations
 
 import asyncio
-import re
-import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterable, Set
+from collections.abc import Awaitable, Callable, Set
 from pathlib import Path
-from threading import Thread
 
 from slime.progress import Progress
 from slime.protocols import Learner, Resumed
 from slime.types import Sample
+from slime.weights.directories import numbered, remove
 from slime.weights.versions import Versions
 
 NUM_KEPT = 2
@@ -27,8 +25,6 @@ NUM_KEPT = 2
 
 Publish = Callable[[Path, int], Awaitable[None]]
 """Have every engine serve a weights directory as a version; returns when they do."""
-
-_NAME = re.compile(r"version-(\d+)")
 
 
 async def _nobody_serves() -> int:
@@ -105,16 +101,7 @@ class Publisher:
         return max(self.versions.staleness(version, adapter) for version in sample.trained_versions)
 
 
-def remove_old(publications: Path, in_use: Iterable[Path]) -> None:
+def remove_old(publications: Path, in_use: Set[Path]) -> None:
     """Remove all but the newest publications of a directory and those in use, and what killed writers left."""
-    found = {path: int(match[1]) for path in publications.glob("version-*") if (match := _NAME.fullmatch(path.name))}
-    kept = {*sorted(found, key=lambda path: found[path])[-NUM_KEPT:], *in_use}
-    for old in found.keys() - kept:
-        old.rename(old.with_name(f".{old.name}.removed"))
-    if leftovers := list(publications.glob(".version-*")):  # disks take their time, and nobody waits for this
-        Thread(target=_remove, args=(leftovers,), name="remove").start()
-
-
-def _remove(directories: Iterable[Path]) -> None:
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)
+    older = list(numbered(publications, "version").values())[NUM_KEPT:]
+    remove([path for path in older if path not in in_use], publications, "version")

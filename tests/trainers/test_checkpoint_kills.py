@@ -25,7 +25,7 @@ from slime.trainers.checkpoint import (
 from slime.weights import directories
 from slime.weights.directories import Manifest, read_weights, write_weights
 
-CHANGES = [(directories, "_fsync"), (Path, "rename"), (Path, "symlink_to"), (os, "replace"), (shutil, "rmtree")]
+CHANGES = [(directories, "fsync"), (Path, "rename"), (Path, "symlink_to"), (os, "replace"), (shutil, "rmtree")]
 
 
 @pytest.fixture

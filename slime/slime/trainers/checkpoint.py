@@ -7,28 +7,35 @@
     <save_dir>/checkpoint-latest ─▶ checkpoint-7
     <save_dir>/published/version-9/                    what engines load, in the type that they serve
 
-The directory appears whole or not at all; the link moves to it afterwards; old ones go last, while nobody waits.
+The directory appears whole or not at all; the link moves to it afterwards; old ones are removed last, in a thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-import re
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from slime.errors import WeightsError
-from slime.weights.directories import Manifest, atomic_directory, read_tensors, verify_manifest, write_manifest
+from slime.weights.directories import (
+    MANIFEST_FILE,
+    Manifest,
+    atomic_directory,
+    numbered,
+    read_json,
+    read_tensors,
+    remove,
+    verify_manifest,
+    write_manifest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +44,7 @@ WEIGHTS_DIR = "weights"
 PUBLISHED_DIR = "published"
 TENSORS_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
-_NAME = re.compile(r"checkpoint-(\d+)")
+_KIND = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ def write_checkpoint(
     Raises:
         WeightsError: the weights are not fit to be served; nothing has changed on disk then.
     """
-    checkpoint = save_dir / f"checkpoint-{state.step}"
+    checkpoint = save_dir / f"{_KIND}-{state.step}"
     with atomic_directory(checkpoint) as partial_dir:
         write_weights(partial_dir / WEIGHTS_DIR, state.step)
         save_file(
@@ -89,10 +96,8 @@ def write_checkpoint(
         (partial_dir / STATE_FILE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
         write_manifest(partial_dir, state.step)
     _point_latest_to(checkpoint)
-    for old in [found for found in checkpoints(save_dir) if _step(found) < state.step][keep - 1 :]:
-        old.rename(old.with_name(f".{old.name}.{time.time_ns()}.removed"))
-    # With what a process left behind that was killed. Disks take their time, and engines wait for what was written.
-    Thread(target=_remove, args=(list(save_dir.glob(".checkpoint-*")),), name="remove").start()
+    older = [found for step, found in numbered(save_dir, _KIND).items() if step < state.step]
+    remove(older[keep - 1 :], save_dir, _KIND)
     return checkpoint
 
 
@@ -107,27 +112,15 @@ def read_checkpoint(checkpoint: Path) -> tuple[TrainerState, dict[str, Tensor]]:
     Raises:
         WeightsError: it is incomplete or corrupt; the message names the newest good one beside it.
     """
-    checkpoint = checkpoint.resolve() if checkpoint.name == LATEST else checkpoint
+    checkpoint = checkpoint.resolve()
     try:
-        verify_checkpoint(checkpoint)
-        return _read_state(checkpoint / STATE_FILE), read_tensors(checkpoint / TENSORS_FILE)
+        _verify(checkpoint)
+        state = read_json(checkpoint / STATE_FILE, TrainerState, "a trainer's state")
+        return state, read_tensors(checkpoint / TENSORS_FILE)
     except WeightsError as error:
-        good = newest_good_checkpoint(checkpoint.parent, below=_step(checkpoint))
+        good = _good_before(checkpoint)
         advice = f"resume from {good}" if good else "there is no other good checkpoint beside it"
         raise WeightsError(f"{error}; {advice}") from None
-
-
-def verify_checkpoint(checkpoint: Path) -> None:
-    """Compare every file of a checkpoint with the hash it was written with.
-
-    Raises:
-        WeightsError: names the first that differs, is missing or was added.
-    """
-    if not checkpoint.is_dir():
-        raise WeightsError(f"{checkpoint}: no such checkpoint")
-    manifest = verify_manifest(checkpoint)
-    if missing := {STATE_FILE, TENSORS_FILE, f"{WEIGHTS_DIR}/manifest.json"} - set(manifest.files):
-        raise WeightsError(f"{checkpoint}: no {min(missing)}: not a checkpoint")
 
 
 def resumable_checkpoint(save_dir: Path) -> Path | None:
@@ -139,13 +132,13 @@ def resumable_checkpoint(save_dir: Path) -> Path | None:
         WeightsError: there are checkpoints, and none is good; starting over is for a person to decide.
     """
     link = save_dir / LATEST
-    newest = link.resolve() if link.is_dir() else next(iter(checkpoints(save_dir)), None)
+    newest = link.resolve() if link.is_dir() else next(iter(numbered(save_dir, _KIND).values()), None)
     if newest is None:
         return None
     try:
-        verify_checkpoint(newest)
+        _verify(newest)
     except WeightsError as error:
-        good = newest_good_checkpoint(save_dir, below=_step(newest))
+        good = _good_before(newest)
         if good is None:
             raise WeightsError(f"{error}; there is no other good checkpoint in {save_dir}") from None
         log.error("checkpoint passed over error=%r resuming_from=%s", str(error), good)
@@ -153,41 +146,22 @@ def resumable_checkpoint(save_dir: Path) -> Path | None:
     return newest
 
 
-def newest_good_checkpoint(save_dir: Path, below: int = 1 << 62) -> Path | None:
-    """The newest checkpoint of a step below `below` that verifies."""
-    for checkpoint in checkpoints(save_dir):
-        if _step(checkpoint) < below:
-            try:
-                verify_checkpoint(checkpoint)
-            except WeightsError:
-                continue
-            return checkpoint
+def _verify(checkpoint: Path) -> None:
+    """Compare every file with the hash it was written with; a `WeightsError` names the first that differs."""
+    if not checkpoint.is_dir():
+        raise WeightsError(f"{checkpoint}: no such checkpoint")
+    verify_manifest(checkpoint, STATE_FILE, TENSORS_FILE, f"{WEIGHTS_DIR}/{MANIFEST_FILE}")
+
+
+def _good_before(checkpoint: Path) -> Path | None:
+    """The newest checkpoint of an earlier step beside this one that verifies."""
+    number = checkpoint.name.removeprefix(f"{_KIND}-")
+    for step, earlier in numbered(checkpoint.parent, _KIND).items():
+        if not number.isdecimal() or step < int(number):
+            with contextlib.suppress(WeightsError):
+                _verify(earlier)
+                return earlier
     return None
-
-
-def checkpoints(save_dir: Path) -> list[Path]:
-    """Every checkpoint directory, newest first, none of them verified."""
-    found = [path for path in save_dir.glob("checkpoint-*") if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=_step, reverse=True)
-
-
-def _remove(directories: Sequence[Path]) -> None:
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)  # the one that a later save started may be quicker
-
-
-def _step(checkpoint: Path) -> int:
-    match = _NAME.fullmatch(checkpoint.name)
-    return int(match[1]) if match else 1 << 62
-
-
-def _read_state(file: Path) -> TrainerState:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        consumed = {int(step): tuple(turn_ids) for step, turn_ids in content.pop("consumed").items()}
-        return TrainerState(**content, consumed=consumed)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{file}: not a trainer's state: {type(error).__name__}: {error}") from None
 
 
 def _point_latest_to(checkpoint: Path) -> None:

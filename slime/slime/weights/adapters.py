@@ -27,6 +27,7 @@ from slime.weights.directories import (
     atomic_directory,
     read_tensors,
     read_weights,
+    require_directory,
     require_model_files,
     verify_manifest,
     weight_files,
@@ -137,13 +138,10 @@ def verify_adapter(adapter_dir: str | Path, base: str = "") -> Manifest:
         WeightsError: names the directory, and what is wrong with it.
     """
     adapter_dir = Path(adapter_dir)
-    if not adapter_dir.is_dir():
-        raise WeightsError(f"{adapter_dir}: " + ("not a directory" if adapter_dir.exists() else "no such directory"))
+    require_directory(adapter_dir)
     if not is_adapter(adapter_dir):
         raise WeightsError(f"{adapter_dir}: no {CONFIG_FILE}: not an adapter")
-    manifest = verify_manifest(adapter_dir)
-    if ADAPTER_FILE not in manifest.files:
-        raise WeightsError(f"{adapter_dir}: its manifest names no {ADAPTER_FILE}")
+    manifest = verify_manifest(adapter_dir, ADAPTER_FILE)
     if base and manifest.base != base:
         raise WeightsError(f"{adapter_dir}: an adapter of other base weights than the model's")
     return manifest

@@ -15,14 +15,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from threading import Thread
+from typing import Literal, TypeVar
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -40,6 +43,7 @@ _TEMPLATE_SUFFIXES = (".json", ".txt", ".jinja", ".model")
 _NOT_TEMPLATE = (MANIFEST_FILE, INDEX_FILE)
 _FLOATING = ("F", "BF")  # how safetensors' names of floating types begin
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_Content = TypeVar("_Content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,13 @@ class Manifest:
     format: int = FORMAT
     adapter: str = ""
     base: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What the index of a sharded model says: each tensor's file."""
+
+    weight_map: Mapping[str, str]
 
 
 def write_weights(
@@ -112,10 +123,7 @@ def verify_weights(weights_dir: str | Path) -> Manifest:
     require_model_files(weights_dir)
     if not (weights_dir / MANIFEST_FILE).is_file():
         return Manifest(version=0, files={})
-    manifest = verify_manifest(weights_dir)
-    if WEIGHTS_FILE not in manifest.files:
-        raise WeightsError(f"{weights_dir}: its manifest names no {WEIGHTS_FILE}")
-    return manifest
+    return verify_manifest(weights_dir, WEIGHTS_FILE)
 
 
 def read_weights(weights_dir: str | Path) -> dict[str, Tensor]:
@@ -154,7 +162,7 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
     try:
         yield partial
         if not is_inner:
-            _fsync_tree(partial)
+            _sync_tree(partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -162,7 +170,7 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
         target.rename(replaced)
     partial.rename(target)
     if not is_inner:
-        _fsync(target.parent)
+        fsync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -174,9 +182,15 @@ def write_manifest(directory: Path, version: int, *, adapter: str = "", base: st
     return manifest
 
 
-def verify_manifest(directory: Path) -> Manifest:
-    """Compare every file below a directory with its manifest: none missing, none changed, none added."""
+def verify_manifest(directory: Path, *required: str) -> Manifest:
+    """Compare every file below a directory with its manifest: none missing, none changed, none added.
+
+    Args:
+        required: files that the manifest must name.
+    """
     manifest = read_manifest(directory)
+    if lacking := sorted(set(required) - set(manifest.files)):
+        raise WeightsError(f"{directory}: its manifest names no {lacking[0]}")
     present = set(_files_below(directory))
     if missing := sorted(set(manifest.files) - present):
         raise WeightsError(f"{directory}: {missing[0]} is missing, though the manifest names it")
@@ -195,24 +209,27 @@ def read_manifest(directory: Path) -> Manifest:
     """The manifest as it stands in the file, the directory's files unchecked."""
     file = directory / MANIFEST_FILE
     try:
-        content: Any = json.loads(file.read_text(encoding="utf-8"))
-        files = {
-            name: FileRecord(int(entry["bytes"]), str(entry["blake2b"])) for name, entry in content["files"].items()
-        }
-        manifest = Manifest(
-            version=int(content["version"]),
-            files=files,
-            format=int(content["format"]),
-            adapter=str(content.get("adapter", "")),
-            base=str(content.get("base", "")),
-        )
+        manifest = read_json(file, Manifest, "a manifest")
     except FileNotFoundError:
         raise WeightsError(f"{directory}: no {MANIFEST_FILE}: it was not written to its end") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{file}: not a manifest: {type(error).__name__}: {error}") from None
     if manifest.format != FORMAT:
         raise WeightsError(f"{file}: format {manifest.format}; this program reads format {FORMAT}")
     return manifest
+
+
+def read_json(file: Path, kind: type[_Content], what: str) -> _Content:
+    """A JSON file as `kind`, its types checked.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        WeightsError: it is not `what`, e.g. `a manifest`; in one line.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(file.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{file}: not {what}: {' '.join(str(error).split())[:300]}") from None
 
 
 def link_directory(source: Path, target: Path, version: int) -> Manifest:
@@ -295,22 +312,25 @@ def weight_files(model_dir: Path) -> list[Path]:
     if (model_dir / WEIGHTS_FILE).is_file():
         return [model_dir / WEIGHTS_FILE]
     try:
-        index = json.loads((model_dir / INDEX_FILE).read_text(encoding="utf-8"))
-        files = [model_dir / name for name in sorted(set(index["weight_map"].values()))]
+        index = read_json(model_dir / INDEX_FILE, _Index, "an index of shards")
     except FileNotFoundError:
         return sorted(model_dir.glob("*.safetensors"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{model_dir / INDEX_FILE}: not an index of shards: {error}") from None
+    files = [model_dir / name for name in sorted(set(index.weight_map.values()))]
     for file in files:
         if file.parent != model_dir or not file.is_file():
             raise WeightsError(f"{model_dir}: no {file.name}, though {INDEX_FILE} names it")
     return files
 
 
+def require_directory(directory: Path) -> None:
+    """A `WeightsError` where there is no directory of that name."""
+    if not directory.is_dir():
+        raise WeightsError(f"{directory}: " + ("not a directory" if directory.exists() else "no such directory"))
+
+
 def require_model_files(model_dir: Path) -> None:
     """A `WeightsError` that says in one line what a model directory lacks."""
-    if not model_dir.is_dir():
-        raise WeightsError(f"{model_dir}: " + ("not a directory" if model_dir.exists() else "no such directory"))
+    require_directory(model_dir)
     if not (model_dir / "config.json").is_file():
         raise WeightsError(f"{model_dir}: no config.json: not a Hugging Face model directory")
     if not any(model_dir.glob("*.safetensors")):
@@ -336,19 +356,42 @@ def _record(file: Path) -> FileRecord:
     return FileRecord(size, digest.hexdigest())
 
 
-def _fsync_tree(directory: Path) -> None:
-    """Make a directory and all below it durable, in any order: nobody sees it before all of it is.
+def _sync_tree(directory: Path) -> None:
+    """Make a directory and all below it durable, in any order: nothing reads it before all of it is.
 
     Side by side, because a disk flushes its cache once for several that wait for it.
     """
     paths = [Path(parent, name) for parent, _, names in os.walk(directory) for name in (".", *names)]
     with ThreadPoolExecutor(_NUM_SYNCED, thread_name_prefix="fsync") as threads:
-        list(threads.map(_fsync, paths))
+        list(threads.map(fsync, paths))
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Make a file, or a directory's entries, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def numbered(folder: Path, kind: str) -> dict[int, Path]:
+    """The directories of a folder that are called e.g. `checkpoint-7`, by number, the highest first."""
+    names = ((path.name.removeprefix(f"{kind}-"), path) for path in folder.glob(f"{kind}-*") if path.is_dir())
+    return dict(sorted(((int(number), path) for number, path in names if number.isdecimal()), reverse=True))
+
+
+def remove(directories: Iterable[Path], folder: Path, kind: str) -> None:
+    """Take directories of a folder out of sight at once, and off the disk in a thread, with what killed writers left.
+
+    Disks take their time, and engines wait for what was written.
+    """
+    for directory in directories:
+        directory.rename(directory.with_name(f".{directory.name}.{time.time_ns()}.removed"))
+    if leftovers := list(folder.glob(f".{kind}-*")):
+        Thread(target=_remove, args=(leftovers,), name="remove").start()
+
+
+def _remove(directories: Iterable[Path]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)  # a thread that a later removal started may be quicker

@@ -20,11 +20,12 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from slime.errors import WeightsError
+from slime.weights.directories import fsync, numbered
 
 JOURNAL_FILE = "versions.jsonl"
 
@@ -39,7 +40,7 @@ class Version:
         parent: the version that these weights grew from; 0 is the model as it was given.
         step: updates made in them.
         checkpoint: step of the newest checkpoint on the way to them, 0 = none: all that a crash would leave.
-        adapter: whose they are where each user has weights of their own; empty otherwise.
+        adapter: the user whose weights they are, with `--adapter-per user`; empty otherwise.
     """
 
     version: int
@@ -49,20 +50,13 @@ class Version:
     adapter: str = ""
 
 
-@dataclass(slots=True)
-class _Line:
-    """Where the weights stand that are trained now: on top of `version`."""
-
-    version: int = 0
-    step: int = 0
-    checkpoint: int = 0
-
-
 _GIVEN = Version(0, 0, 0, 0)
 
 
 class Versions:
     """The numbers of a run; every method that writes returns after the disk has it.
+
+    The weights that are trained now are a version without a number yet; `take` gives them one.
 
     Args:
         save_dir: where checkpoints are, and the journal beside them.
@@ -72,8 +66,8 @@ class Versions:
         self.path = save_dir / JOURNAL_FILE
         self._known: dict[int, Version] = {}
         self._inherited = 0
-        self._lines: dict[str, _Line] = {}
-        self._meeting: dict[str, dict[int, int]] = {}
+        self._now: dict[str, Version] = {}
+        self._next: dict[str, dict[int, Version]] = {}  # of each ancestor of what is trained now, the next on the way
 
     def open(self, origin: Path | None = None) -> None:
         """Read the journal, or found it.
@@ -96,7 +90,7 @@ class Versions:
             elif inherited:
                 self._append({"inherited": inherited})
         self._known, self._inherited = self._read()
-        self._lines, self._meeting = {}, {}
+        self._now, self._next = {}, {}
 
     @property
     def newest(self) -> int:
@@ -111,18 +105,23 @@ class Versions:
         """
         if version is None:
             version = min(step, self._inherited)
-        is_known = version in self._known or version <= self._inherited
-        self._lines[adapter] = _Line(version if is_known else 0, step, step)
-        self._meeting[adapter] = {}
+        parent = version if self._is_known(version) else 0
+        self._now[adapter] = Version(0, parent, step, step, adapter)
+        following = self._next[adapter] = {}
+        at = self._get(parent)
+        while at.version:
+            following[at.parent] = at
+            at = self._get(at.parent)
 
     def trained(self, adapter: str = "") -> None:
         """One update more."""
-        self._line(adapter).step += 1
+        now = self._trained_now(adapter)
+        self._now[adapter] = replace(now, step=now.step + 1)
 
     def saved(self, adapter: str = "") -> None:
         """A checkpoint holds all updates so far."""
-        line = self._line(adapter)
-        line.checkpoint = line.step
+        now = self._trained_now(adapter)
+        self._now[adapter] = replace(now, checkpoint=now.step)
 
     def take(self, adapter: str = "", *, above: int = 0) -> Version:
         """The next number, for the weights as they are now; in the journal, durably, when this returns.
@@ -130,60 +129,41 @@ class Versions:
         Args:
             above: a number that is in use elsewhere; the next one is higher.
         """
-        line = self._line(adapter)
-        taken = Version(max(self.newest, above) + 1, line.version, line.step, line.checkpoint, adapter)
+        now = self._trained_now(adapter)
+        taken = replace(now, version=max(self.newest, above) + 1)
         self._append(asdict(taken))
         self._known[taken.version] = taken
-        self._meeting.setdefault(adapter, {})[taken.version] = taken.step
-        line.version = taken.version
+        self._next.setdefault(adapter, {})[now.parent] = taken
+        self._now[adapter] = replace(now, parent=taken.version)
         return taken
-
-    def current(self, adapter: str = "") -> int:
-        """The newest version of what is trained now."""
-        return self._line(adapter).version
-
-    def step(self, adapter: str = "") -> int:
-        """Updates in what is trained now."""
-        return self._line(adapter).step
 
     def staleness(self, version: int, adapter: str = "") -> int:
         """Updates between a version and what is trained now, through the last checkpoint that both grew from.
 
         A number that the journal does not hold, of another run's turns, counts as fresh.
         """
-        line = self._line(adapter)
-        if version > self._inherited and version not in self._known:
-            return line.step if version <= 0 else 0
-        meeting = self._meeting.setdefault(adapter, {})
-        if version not in meeting:
-            meeting[version] = self._common_step(version, line)
-        common = meeting[version]
-        return (self._get(version).step - common) + (line.step - common)
-
-    def _common_step(self, version: int, line: _Line) -> int:
-        """The step up to which a version and what is trained now have the same updates."""
-        children: dict[int, Version | _Line] = {line.version: line}  # of each ancestor of `line`, the next on the way
-        at = self._get(line.version)
-        while at.version:
-            children[at.parent] = at
-            at = self._get(at.parent)
+        if not self._is_known(version):
+            return 0
+        now, following = self._trained_now(adapter), self._next.get(adapter, {})
+        found = at = self._get(version)
         below: Version | None = None
-        at = self._get(version)
-        while at.version not in children:
+        while at.version != now.parent and at.version not in following:
             below, at = at, self._get(at.parent)
-        if below is None:
-            return min(at.step, line.step)
-        return max(at.step, min(below.checkpoint, children[at.version].checkpoint))
+        common = min(at.step, now.step)
+        if below is not None:
+            common = max(at.step, min(below.checkpoint, following.get(at.version, now).checkpoint))
+        return (found.step - common) + (now.step - common)
+
+    def _is_known(self, version: int) -> bool:
+        return version <= self._inherited or version in self._known
 
     def _get(self, version: int) -> Version:
-        if version <= 0:
-            return _GIVEN
-        if version <= self._inherited and version not in self._known:
-            return Version(version, version - 1, version, version - 1)
-        return self._known[version]
+        if version in self._known:
+            return self._known[version]
+        return Version(version, version - 1, version, version - 1) if version > 0 else _GIVEN
 
-    def _line(self, adapter: str) -> _Line:
-        return self._lines.setdefault(adapter, _Line())
+    def _trained_now(self, adapter: str) -> Version:
+        return self._now.setdefault(adapter, Version(0, 0, 0, 0, adapter))
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         is_new = not self.path.exists()
@@ -192,11 +172,7 @@ class Versions:
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            directory = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            fsync(self.path.parent)
 
     def _read(self) -> tuple[dict[int, Version], int]:
         if not self.path.exists():
@@ -221,6 +197,6 @@ class Versions:
 
 def _newest_step(save_dir: Path) -> int:
     """The highest step that a checkpoint is named for, also of a user's; 0 if there is none."""
-    found = (*save_dir.glob("checkpoint-*"), *save_dir.glob("users/*/checkpoint-*"))
-    steps = (path.name.rpartition("-")[2] for path in found)
-    return max((int(step) for step in steps if step.isdigit()), default=0)
+    return max(
+        (step for folder in (save_dir, *save_dir.glob("users/*")) for step in numbered(folder, "checkpoint")), default=0
+    )
