@@ -19,12 +19,11 @@ from typing import Any
 
 from slime.cluster.children import run_beside
 from slime.cluster.fleet import Fleet
-from slime.cluster.judging import judge_model, judge_of
+from slime.cluster.judge_and_teacher import judge_model, judge_of, teaching
 from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import on_cpu
 from slime.cluster.serving import server
 from slime.cluster.session import ray_session, until_signalled
-from slime.cluster.teaching import teaching
 from slime.config import Config
 from slime.config.checks.conditions import method_name
 from slime.config.loader import load_config

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class Fleet:
 
     Args:
         gpus: what each engine may see; one entry an engine, empty = the CPU.
-        attached: engines that run already, in place of own ones; whoever started them keeps them running.
+        attached: URLs of engines that run already, in place of own ones; they are not started again from here.
         lora: of the adapters that will be published.
     """
 
@@ -55,8 +56,7 @@ class Fleet:
         self._config = engine
         self._lora = lora
         self._backend = backend_named(engine.backend)
-        self._published: tuple[Path, int] | None = None
-        self._adapters: dict[str, tuple[Path, int]] = {}
+        self._published: dict[str, tuple[Path, int]] = {}  # adapters by name, all weights under the empty name
         self._handed: dict[int, set[Path]] = {}
         ports = [] if attached else [free_port() for _ in gpus]
         self.urls = list(attached) or [f"http://127.0.0.1:{port}" for port in ports]
@@ -77,20 +77,20 @@ class Fleet:
 
     def _child(self, index: int, port: int, gpus: str, log_path: Path) -> Child:
         def arguments() -> tuple[Any, ...]:
-            weights_dir, version = self._published or self._given
-            self._hand(index, weights_dir, *(adapter_dir for adapter_dir, _ in self._adapters.values()))
-            device = self._model.device if gpus else "cpu"  # "auto" would find GPUs that are somebody else's
+            weights_dir, version = self._base
+            adapters = {name: published for name, published in self._published.items() if name}
+            self._hand(index, weights_dir, *(adapter_dir for adapter_dir, _ in adapters.values()))
+            device = self._model.device if gpus else "cpu"  # "auto" would find GPUs that are another process's
             model = replace(self._model, model_path=str(weights_dir), device=device)
-            flags = self._backend.adapter_flags(
-                self._lora, self._adapters, is_cpu=compute_device(model.device) == "cpu"
-            )
+            is_cpu = compute_device(model.device) == "cpu"
+            flags = self._backend.adapter_flags(self._lora, adapters, is_cpu=is_cpu)
             return model, self._config, str(log_path), port, gpus, ("--weight-version", str(version), *flags)
 
         return Child(f"engine {index}", EngineActor, arguments, lambda: self._catch_up(index))
 
     @property
-    def _given(self) -> tuple[Path, int]:
-        return Path(self._model.model_path), 0
+    def _base(self) -> tuple[Path, int]:
+        return self._published.get("", (Path(self._model.model_path), 0))
 
     async def start(self) -> None:
         """Returns when every engine generates. Raises EngineUnavailable when one does not."""
@@ -109,51 +109,52 @@ class Fleet:
                 they served before.
             EngineUnavailable: none came up in the time that starting one may take.
         """
-        before = self._published, self._adapters
-        if is_adapter(weights_dir):
-            self._adapters = self._adapters | _by_name(weights_dir)
-        else:
-            self._published = weights_dir, version
+        before, published = self._published, _by_name(weights_dir, version)
+        self._published = before | published
         deadline = time.monotonic() + self._config.engine_start_timeout_s
         while True:
-            outcomes = await asyncio.gather(
-                *(self._catch_up(index) for index in range(len(self.clients))), return_exceptions=True
-            )
-            for url, outcome in zip(self.urls, outcomes, strict=True):
-                if isinstance(outcome, EngineRejected):
-                    self._published, self._adapters = before
-                    await self._withdraw(weights_dir, version)
+            failed = await self._with_each(self._catch_up)
+            for url, error in failed.items():
+                if isinstance(error, EngineRejected):
+                    self._published = before
+                    await self._withdraw(published)
                     raise EngineRejected(
-                        f"{url} refused version {version}, which is withdrawn from all engines: {outcome}",
-                        outcome.status,
+                        f"{url} refused version {version}, which is withdrawn from all engines: {error}", error.status
                     )
-                if not isinstance(outcome, EngineError | None):
-                    raise outcome
-            missing = [url for url, outcome in zip(self.urls, outcomes, strict=True) if outcome is not None]
-            if len(missing) < len(self.urls):
-                for url in missing:  # it is down, and starts again with these weights
+            if len(failed) < len(self.urls):
+                for url in failed:  # it is down, and starts again with these weights
                     log.warning("engine missed a publication url=%s version=%d", url, version)
                 return
             if time.monotonic() > deadline:
                 raise EngineUnavailable(f"no engine came up to serve version {version}")
             await asyncio.sleep(_POLL_S)
 
+    async def _with_each(self, work: Callable[[int], Awaitable[None]]) -> dict[str, EngineError]:
+        """Do this with every engine at once; the errors of those that could not, by URL."""
+        outcomes = await asyncio.gather(*(work(index) for index in range(len(self.clients))), return_exceptions=True)
+        for outcome in outcomes:
+            if not isinstance(outcome, EngineError | None):
+                raise outcome
+        return {url: error for url, error in zip(self.urls, outcomes, strict=True) if isinstance(error, EngineError)}
+
     async def _catch_up(self, index: int) -> None:
         """Bring one engine to the published versions, whatever it serves."""
-        client, published, adapters = self.clients[index], self._published, dict(self._adapters)
-        current = [adapter_dir for adapter_dir, _ in adapters.values()]
-        if published is not None:
-            weights_dir, version = published
-            current.append(weights_dir)
-            if await client.version() != version:
-                self._hand(index, weights_dir)
+        client, published = self.clients[index], self._published
+        served = await self._serves(client)
+        for name, (weights_dir, version) in published.items():
+            if version in served.get(name, ()):
+                continue
+            self._hand(index, weights_dir)
+            if name:
+                await client.load_adapter(name, weights_dir, version)
+            else:
                 await client.update_weights(weights_dir, version)
-        loaded = await client.adapters() if adapters else {}
-        for name, (adapter_dir, version) in adapters.items():
-            if version not in loaded.get(name, []):
-                self._hand(index, adapter_dir)
-                await client.load_adapter(name, adapter_dir, version)
-        self._handed[index] = set(current)
+        self._handed[index] = {weights_dir for weights_dir, _ in published.values()}
+
+    async def _serves(self, client: HttpEngine) -> dict[str, list[int]]:
+        """The versions that an engine serves, by name as they are published."""
+        adapters = await client.adapters() if self._lora.use_lora else {}
+        return {**adapters, "": [await client.version()]}
 
     def _hand(self, index: int, *directories: Path) -> None:
         self._handed.setdefault(index, set()).update(directories)
@@ -167,32 +168,23 @@ class Fleet:
         versions = [0]
         for client in self.clients:
             with contextlib.suppress(EngineUnavailable):
-                loaded = await client.adapters() if self._lora.use_lora else {}
-                versions += [await client.version(), *(version for found in loaded.values() for version in found)]
+                versions += itertools.chain.from_iterable((await self._serves(client)).values())
         return max(versions)
 
-    async def _withdraw(self, weights_dir: Path, version: int) -> None:
+    async def _withdraw(self, published: Mapping[str, tuple[Path, int]]) -> None:
         """Have no engine serve a publication that one of them refused; what cannot be reached starts without it."""
-        names = _by_name(weights_dir) if is_adapter(weights_dir) else {}
-        outcomes = await asyncio.gather(
-            *(self._take_back(client, version, names) for client in self.clients), return_exceptions=True
-        )
-        for url, outcome in zip(self.urls, outcomes, strict=True):
-            if isinstance(outcome, EngineError):
-                log.error("engine may still serve what was withdrawn url=%s version=%d error=%s", url, version, outcome)
-            elif outcome is not None:
-                raise outcome
 
-    async def _take_back(self, client: HttpEngine, version: int, names: Mapping[str, tuple[Path, int]]) -> None:
-        if not names:
-            earlier_dir, earlier = self._published or self._given
-            if await client.version() == version:
-                await client.update_weights(earlier_dir, earlier)
-            return
-        loaded = await client.adapters()
-        for name, (_, withdrawn) in names.items():
-            if withdrawn in loaded.get(name, []):
-                await client.unload_adapter(name, withdrawn)
+        async def take_back(index: int) -> None:
+            client = self.clients[index]
+            served = await self._serves(client)
+            for name, (_, version) in published.items():
+                if name and version in served.get(name, ()):
+                    await client.unload_adapter(name, version)
+                elif version in served.get(name, ()):
+                    await client.update_weights(*self._base)
+
+        for url, error in (await self._with_each(take_back)).items():
+            log.error("engine may still serve what was withdrawn url=%s error=%s", url, error)
 
     async def supervise(self) -> None:
         """Own engines are started again when they end; attached ones, however they come back, get what is published."""
@@ -210,7 +202,9 @@ class Fleet:
             await client.close()
 
 
-def _by_name(adapter_dir: Path) -> dict[str, tuple[Path, int]]:
-    """An adapter's absolute directory and version, by its name."""
-    manifest = read_manifest(adapter_dir)
-    return {manifest.adapter: (adapter_dir.resolve(), manifest.version)}
+def _by_name(weights_dir: Path, version: int) -> dict[str, tuple[Path, int]]:
+    """A publication by its name: an adapter's absolute directory and version, or all weights'."""
+    if not is_adapter(weights_dir):
+        return {"": (weights_dir, version)}
+    manifest = read_manifest(weights_dir)
+    return {manifest.adapter: (weights_dir.resolve(), manifest.version)}
