@@ -23,7 +23,7 @@ from slime.plugins.losses import load_loss
 from slime.plugins.settings import plugin_settings
 from slime.trainers.loss_values import ScoredBatch
 from slime.trainers.prescoring import Prescorer
-from slime.trainers.torch.ranks import Ranks
+from slime.trainers.ranks import Ranks
 from slime.types import Batch, Sample, SampleGroup
 from torch import Tensor
 

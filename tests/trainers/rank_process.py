@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from learners import batch_of, random_samples, trainer_of
-from slime.trainers.torch.ranks import join_ranks, leave_ranks
+from slime.trainers.ranks import join_ranks
 
 
 def run(rank: int, world_size: int, address: str, model_dir: Path, out_dir: Path, loss: dict[str, Any]) -> None:
@@ -34,7 +34,8 @@ def run(rank: int, world_size: int, address: str, model_dir: Path, out_dir: Path
     torch.save(state, out_dir / f"rank-{rank}.pt")
     outcome = {"metrics": [dict(r.metrics) for r in reports], "step": trainer.step, "checkpoint": str(checkpoint)}
     (out_dir / f"rank-{rank}.json").write_text(json.dumps(outcome))
-    leave_ranks()
+    if world_size > 1:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

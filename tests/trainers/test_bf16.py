@@ -63,8 +63,8 @@ def by_engine(model_dir: Path, samples: list[Sample], adapter_dir: Path | None =
 def by_trainer(trainer: TorchTrainer, samples: list[Sample]) -> torch.Tensor:
     flat = flatten(rows(samples))
     with torch.no_grad():
-        hidden = trainer._policy.hidden_states(flat)[flat.predictors]
-        return trainer._policy.head(hidden, flat.streams["temperature"]).logprobs_and_entropy(flat.targets)[0]
+        _, head = trainer._policy.forward(flat)
+        return head.logprobs_and_entropy(flat.targets)[0]
 
 
 def copied(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

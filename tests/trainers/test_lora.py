@@ -45,9 +45,9 @@ def move(trainer: TorchTrainer, seed: int = 5) -> None:
 
 def policy_logprobs(trainer: TorchTrainer, reference: bool = False) -> torch.Tensor:
     flat = flatten(rows(random_samples(4, seed=3)))
-    policy = trainer._policy.reference() if reference else trainer._policy
+    forward = trainer._policy.reference() if reference else trainer._policy.forward
     with torch.no_grad():
-        head = trainer._policy.head(policy.hidden_states(flat)[flat.predictors], flat.streams["temperature"])
+        _, head = forward(flat)
         return head.logprobs_and_entropy(flat.targets)[0]
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slime.trainers.loss_values import LossValues
-from slime.trainers.responses import by_response, documents, response_lengths, total_lengths
+from slime.trainers.responses import by_response, response_lengths, total_lengths
 
 
 def arguments(settings: Mapping[str, Any]) -> SimpleNamespace:
@@ -35,7 +35,8 @@ def batch(values: LossValues) -> dict[str, Any]:
         "values": values["old_values"],
         "loss_masks": torch.ones_like(values["advantages"]),
     }
-    ids = [torch.cat([fed, targets[-1:]]) for fed, targets, _ in documents(flat)]
+    fed, targets = torch.split(flat.token_ids, list(flat.document_lens)), torch.split(flat.targets, list(flat.counts))
+    ids = [torch.cat([document, trained[-1:]]) for document, trained in zip(fed, targets, strict=True)]
     return {
         **{name: by_response(stream, flat) for name, stream in streams.items()},
         "tokens": torch.cat(ids)[None],

@@ -8,7 +8,6 @@ for `reference_logprobs` where no reference model is loaded get the log-probs of
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,8 +21,7 @@ from slime.algorithms.reductions import sum_of_means
 from slime.data.rows import FlatBatch
 from slime.errors import PluginError
 from slime.plugins.policy_loss import PolicyLossHooks
-from slime.trainers import policy_hooks
-from slime.trainers import responses as responses
+from slime.trainers.policy_hooks import BoundHooks
 from slime.trainers.responses import response_lengths, trainable
 from slime.trainers.token_head import TokenHead
 
@@ -80,61 +78,27 @@ class ScoredBatch:
         )
 
 
-OF_BATCH: dict[str, Callable[[LossValues], Any]] = {}
-"""Further names on offer, and what makes their values: an adapter for another library's losses registers its own."""
-
-
+@dataclass(frozen=True, eq=False)
 class LossValues(Mapping[str, Any]):
     """The names on offer and their values; nothing costs anything until it is asked for.
 
-    Args:
+    Attributes:
         settings: the loss's configuration with the published spellings, offered as `config`.
         hooks: on the policy loss, in what is offered as `policy_objective`.
     """
 
-    def __init__(
-        self, scored: ScoredBatch, settings: Mapping[str, Any], hooks: PolicyLossHooks = PolicyLossHooks()
-    ) -> None:
-        flat = scored.flat
-        device = flat.targets.device
-        self.scored = scored
-        self._settings = settings
-        self._hooks = hooks
-        self._makers: dict[str, Callable[[], Any]] = {
-            name: (lambda name=name: flat.streams[name]) for name in flat.streams
-        } | {
-            "policy_logprobs": lambda: scored.policy_logprobs,
-            "proximal_logprobs": self._proximal_logprobs,
-            "untempered_rollout_logprobs": self._untempered_rollout_logprobs,
-            "teacher_logprobs": lambda: self._teacher_logprobs(flat.streams["teacher_logprobs"]).detach(),
-            "tempered_teacher_logprobs": self._tempered_teacher_logprobs,
-            "advantage_mask": lambda: flat.streams["has_teacher"].float(),
-            "reference_logprobs": self._reference_logprobs,
-            "sequence_index": self._sequence_index,
-            "sample_index": lambda: torch.arange(len(flat.counts), device=device).repeat_interleave(
-                torch.tensor(flat.counts, device=device)
-            ),
-            "policy_topk_logprobs": lambda: scored.policy_head.topk_logprobs,
-            "policy_topk_and_tail_logprobs": lambda: scored.policy_head.topk_and_tail_logprobs,
-            "compute_entropy": lambda: scored.policy_head.entropy,
-            "compute_full_kl": lambda: self._full_kl,
-            "sum_of_sample_mean": lambda: self.sum_of_sample_mean,
-            "policy_objective": lambda: self._policy_objective,
-            "config": lambda: settings,
-            "clip_ratio": lambda: settings["eps_clip"],
-            "binary_weight": lambda: settings["w_rl"],
-            "opd_weight": lambda: settings["w_opd"],
-        }
-        self._makers |= {name: functools.partial(make, self) for name, make in OF_BATCH.items()}
+    scored: ScoredBatch
+    settings: Mapping[str, Any]
+    hooks: PolicyLossHooks = PolicyLossHooks()
 
     def __getitem__(self, name: str) -> Any:
-        return self._makers[name]()
+        return OF_BATCH[name](self) if name in OF_BATCH else self.flat.streams[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
+        return iter({**self.flat.streams, **OF_BATCH})
 
     def __len__(self) -> int:
-        return len(self._makers)
+        return len(self.flat.streams.keys() | OF_BATCH.keys())
 
     @property
     def flat(self) -> FlatBatch:
@@ -164,12 +128,12 @@ class LossValues(Mapping[str, Any]):
             self["reference_logprobs"],
             advantages,
             mean=self.sum_of_sample_mean,
-            config=self._settings,
+            config=self.settings,
             compute_full_kl=self["compute_full_kl"],
             compute_entropy=self["compute_entropy"],
             proximal_logprobs=self["proximal_logprobs"],
             sequence_index=self["sequence_index"],
-            hooks=policy_hooks.bind(self._hooks, self, self.flat, self._settings),
+            hooks=BoundHooks(self.hooks, self, self.flat).of_objective(),
         )
 
     def _proximal_logprobs(self) -> Tensor:
@@ -198,8 +162,15 @@ class LossValues(Mapping[str, Any]):
         moved = streams["rollout_logprobs"] - self._untempered_rollout_logprobs()
         return self._teacher_logprobs(streams["teacher_logprobs"] + moved)
 
+    def _constant_teacher_logprobs(self) -> Tensor:
+        return self._teacher_logprobs(self.flat.streams["teacher_logprobs"]).detach()
+
     def _teacher_logprobs(self, measured: Tensor) -> Tensor:
         return torch.where(self.scored.flat.streams["has_teacher"], measured, self.scored.policy_logprobs)
+
+    def _sample_index(self) -> Tensor:
+        counts = torch.tensor(self.flat.counts, device=self.flat.targets.device)
+        return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
     def _sequence_index(self) -> Tensor:
         """Numbers the replies: the turns of each sample, or the sample where its tokens have no turns."""
@@ -217,3 +188,27 @@ class LossValues(Mapping[str, Any]):
         if reference is None:
             return torch.zeros_like(self.scored.policy_logprobs)
         return self.scored.policy_head.kl_to(reference)
+
+
+OF_BATCH: dict[str, Callable[[LossValues], Any]] = {
+    "policy_logprobs": lambda values: values.scored.policy_logprobs,
+    "proximal_logprobs": LossValues._proximal_logprobs,
+    "untempered_rollout_logprobs": LossValues._untempered_rollout_logprobs,
+    "teacher_logprobs": LossValues._constant_teacher_logprobs,
+    "tempered_teacher_logprobs": LossValues._tempered_teacher_logprobs,
+    "advantage_mask": lambda values: values.flat.streams["has_teacher"].float(),
+    "reference_logprobs": LossValues._reference_logprobs,
+    "sequence_index": LossValues._sequence_index,
+    "sample_index": LossValues._sample_index,
+    "policy_topk_logprobs": lambda values: values.scored.policy_head.topk_logprobs,
+    "policy_topk_and_tail_logprobs": lambda values: values.scored.policy_head.topk_and_tail_logprobs,
+    "compute_entropy": lambda values: values.scored.policy_head.entropy,
+    "compute_full_kl": lambda values: values._full_kl,
+    "sum_of_sample_mean": lambda values: values.sum_of_sample_mean,
+    "policy_objective": lambda values: values._policy_objective,
+    "config": lambda values: values.settings,
+    "clip_ratio": lambda values: values.settings["eps_clip"],
+    "binary_weight": lambda values: values.settings["w_rl"],
+    "opd_weight": lambda values: values.settings["w_opd"],
+}
+"""What is on offer beside the streams, and what makes it; code for another library's losses adds its own names."""

@@ -5,7 +5,8 @@ losses [N] ─ split by sample ─ by response [R] ─▶ hook, sample by sample
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,78 +17,60 @@ from slime.data.rows import FlatBatch
 from slime.errors import PluginError
 from slime.plugins.loading import describe
 from slime.plugins.policy_loss import PolicyLossHooks
-from slime.trainers import responses as responses
 from slime.trainers.responses import by_response, response_lengths, total_lengths, trainable
 
 
-def bind(
-    hooks: PolicyLossHooks, values: Mapping[str, Any], flat: FlatBatch, settings: Mapping[str, Any]
-) -> PolicyHooks:
-    """What `policy_objective` takes, for a micro-batch; empty where no hook was asked for.
+@dataclass(frozen=True)
+class BoundHooks:
+    """The hooks, over a micro-batch.
 
-    Args:
+    Attributes:
         values: by the names that a loss may ask for, over the trainable tokens of `flat`.
     """
-    bound = _Bound(hooks, values, flat, settings)
-    return PolicyHooks(
-        bound.weigh if hooks.weigh is not None else None, bound.reduce if hooks.reduce is not None else None
-    )
 
+    hooks: PolicyLossHooks
+    values: Mapping[str, Any]
+    flat: FlatBatch
 
-class _Bound:
-    def __init__(
-        self, hooks: PolicyLossHooks, values: Mapping[str, Any], flat: FlatBatch, settings: Mapping[str, Any]
-    ) -> None:
-        self._hooks = hooks
-        self._values = values
-        self._flat = flat
-        self._settings = settings
+    def of_objective(self) -> PolicyHooks:
+        """What `policy_objective` takes; empty where no hook was asked for."""
+        return PolicyHooks(self._weigh if self.hooks.weigh else None, self._reduce if self.hooks.reduce else None)
 
-    def weigh(self, losses: Tensor) -> Weighed:
+    def _weigh(self, losses: Tensor) -> Weighed:
         """[N] → losses, mask and figures, each [N]."""
-        found: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
         streams = {
-            "train_log_probs": self._values["proximal_logprobs"],
-            "rollout_log_probs": self._values["rollout_logprobs"],
+            "train_log_probs": self.values["proximal_logprobs"],
+            "rollout_log_probs": self.values["rollout_logprobs"],
         }
-        for offered, pg_loss in self._samples(losses, torch.ones_like(losses), streams):
-            found.append(self._hooks.weighed({**offered, "pg_loss": pg_loss}))
-        names = found[0][2].keys()
-        if any(figures.keys() != names for _, _, figures in found):
-            assert self._hooks.weigh is not None
-            place = describe(self._hooks.weigh.function)
-            raise PluginError(f"{place} gave different metrics for different samples; a mean needs one of each")
-        return (
-            self._trainable([weighed for weighed, _, _ in found]),
-            self._trainable([mask for _, mask, _ in found]),
-            {name: self._trainable([figures[name] for _, _, figures in found]) for name in names},
-        )
-
-    def reduce(self, losses: Tensor, kept: Tensor) -> Tensor:
-        """[N] → the sum of what the hook makes of each sample."""
-        numbers = [
-            self._hooks.reduced(
-                {**offered, "calculate_per_token_loss": self._settings["calculate_per_token_loss"]}, pg_loss
-            )
-            for offered, pg_loss in self._samples(losses, kept, {})
+        found = [
+            self.hooks.weighed({**offered, "pg_loss": pg_loss})
+            for offered, pg_loss in self._samples(losses, torch.ones_like(losses), streams)
         ]
+        weighed, masks, figures = zip(*found, strict=True)
+        if any(of_sample.keys() != figures[0].keys() for of_sample in figures):
+            assert self.hooks.weigh is not None
+            place = describe(self.hooks.weigh.function)
+            raise PluginError(f"{place} gave different metrics for different samples; a mean needs one of each")
+        joined = {name: self._trainable(of_sample[name] for of_sample in figures) for name in figures[0]}
+        return self._trainable(weighed), self._trainable(masks), joined
+
+    def _reduce(self, losses: Tensor, kept: Tensor) -> Tensor:
+        """[N] → the sum of what the hook makes of each sample."""
+        per_token = {"calculate_per_token_loss": self.values["config"]["calculate_per_token_loss"]}
+        samples = self._samples(losses, kept, {})
+        numbers = [self.hooks.reduced({**offered, **per_token}, pg_loss) for offered, pg_loss in samples]
         return torch.stack(numbers).sum()
 
     def _samples(
         self, losses: Tensor, masks: Tensor, streams: Mapping[str, Tensor]
     ) -> Iterator[tuple[dict[str, Any], Tensor]]:
         """What hooks are offered of each sample, and its losses."""
-        flat = self._flat
-        lists: dict[str, list[Any]] = {
-            name: by_response(stream, flat) for name, stream in {**streams, "loss_masks": masks}.items()
-        }
-        lists |= {
-            "total_lengths": total_lengths(flat),
-            "response_lengths": response_lengths(flat),
-        }
-        settings = {"args": self._values["args"], "config": self._settings}
+        flat = self.flat
+        lists = {name: by_response(stream, flat) for name, stream in {**streams, "loss_masks": masks}.items()}
+        lengths = {"total_lengths": total_lengths(flat), "response_lengths": response_lengths(flat)}
+        settings = {"args": self.values["args"], "config": self.values["config"]}
         for index, pg_loss in enumerate(by_response(losses, flat)):
-            yield {**settings, **{name: [entries[index]] for name, entries in lists.items()}}, pg_loss
+            yield {**settings, **{name: [entries[index]] for name, entries in (lists | lengths).items()}}, pg_loss
 
-    def _trainable(self, responses: list[Tensor]) -> Tensor:
-        return trainable(torch.cat(responses), self._flat)
+    def _trainable(self, responses: Iterable[Tensor]) -> Tensor:
+        return trainable(torch.cat(list(responses)), self.flat)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,28 +27,10 @@ from slime.data.rows import FlatBatch, Row, rows
 from slime.data.sessions import with_later_rewards
 from slime.plugins.losses import LossHook
 from slime.trainers.loss_values import ScoredBatch
+from slime.trainers.ranks import Ranks
 from slime.types import Batch, Sample
 
 _OF_TEACHERS = {"untempered_rollout_logprobs", "tempered_teacher_logprobs", "batch"}
-
-
-class ValueModel(Protocol):
-    """A critic."""
-
-    def values(self, flat: FlatBatch, policy_hidden: Tensor | None) -> Tensor:
-        """What is expected before each trainable token, [N]; `policy_hidden` is [T, H]."""
-        ...
-
-
-class DataParallel(Protocol):
-    """This rank among the others."""
-
-    rank: int
-    world_size: int
-
-    def sum_tensor(self, values: Tensor) -> Tensor:
-        """The sum over the ranks of a CPU tensor of one shape on all of them."""
-        ...
 
 
 class Prescorer:
@@ -57,6 +38,8 @@ class Prescorer:
 
     Args:
         score: runs policy and reference over a micro-batch: (rows, sizes of their trajectories) → `ScoredBatch`.
+        values: a critic's: (micro-batch, the policy's hidden states [T, H]) → what is expected before each trainable
+            token, [N]; None without a critic.
     """
 
     def __init__(
@@ -65,12 +48,12 @@ class Prescorer:
         loss: LossConfig,
         loss_fn: LossHook,
         score: Callable[[Sequence[Row], Sequence[int]], ScoredBatch],
-        critic: ValueModel | None,
-        ranks: DataParallel,
+        values: Callable[[FlatBatch, Tensor], Tensor] | None,
+        ranks: Ranks,
     ) -> None:
         self._loss = loss
         self._score = score
-        self._critic = critic
+        self._values = values
         self._ranks = ranks
         self._looks_ahead = loss_fn.looks_ahead
         self._max_tokens = trainer.max_tokens_per_gpu
@@ -81,7 +64,7 @@ class Prescorer:
             "proximal_logprobs": has_several_steps and (asks_for_proximal or loss.behaviour_correction != "tis"),
             "proximal_at_one": has_several_steps and asks_for_teacher,
             "reference_kl": loss.kl_coef > 0,
-            "old_values": critic is not None,
+            "old_values": values is not None,
         }
         self.names = [name for name, is_needed in needed.items() if is_needed]
 
@@ -122,8 +105,8 @@ class Prescorer:
         streams = {"proximal_logprobs": scored.policy_logprobs}
         if "proximal_at_one" in self.names:
             streams["proximal_at_one"] = scored.policy_head.untempered_logprobs(scored.flat.targets)
-        if self._critic is not None:
-            streams["old_values"] = self._critic.values(scored.flat, scored.hidden)
+        if self._values is not None:
+            streams["old_values"] = self._values(scored.flat, scored.hidden)
         if "reference_kl" in self.names:
             assert scored.reference_logprobs is not None  # kl_coef > 0 loads a reference
             # k1 whatever --kl-loss-type: A = −x makes the gradient E[x·∇ℓ] = ∇KL; no other estimate does

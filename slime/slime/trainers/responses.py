@@ -7,7 +7,7 @@ A response begins at the first trainable token and ends with the last; tokens be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -22,35 +22,27 @@ def total_lengths(flat: FlatBatch) -> list[int]:
 
 def response_lengths(flat: FlatBatch) -> list[int]:
     """Tokens from the first trainable one of each document to the last."""
-    return [len(fed) - int(predictors[0]) for fed, _, predictors in documents(flat)]
+    ends = accumulate(flat.document_lens)
+    return [end - int(predictors[0]) for end, predictors in zip(ends, _predictors(flat), strict=True)]
 
 
 def trainable(values: Tensor, flat: FlatBatch) -> Tensor:
     """From one value a response token to one a trainable token."""
-    responses = torch.split(values, response_lengths(flat))
-    return torch.cat(
-        [r[predictors - predictors[0]] for r, (_, _, predictors) in zip(responses, documents(flat), strict=True)]
-    )
+    return values[_places(flat)]
 
 
 def by_response(values: Tensor, flat: FlatBatch) -> list[Tensor]:
     """From one value a trainable token to one a response token, a tensor a sample; 0 where nothing trains."""
-    parts = torch.split(values, list(flat.counts))
-    responses: list[Tensor] = []
-    for part, (_, _, predictors), length in zip(parts, documents(flat), response_lengths(flat), strict=True):
-        responses.append(part.new_zeros(length).index_copy(0, predictors - predictors[0], part))
-    return responses
+    lengths = response_lengths(flat)
+    return list(torch.split(values.new_zeros(sum(lengths)).index_copy(0, _places(flat), values), lengths))
 
 
-def documents(flat: FlatBatch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(fed ids, trainable ids, positions that predict them) of each document."""
-    start = 0
-    counts = list(flat.counts)
-    for fed, targets, predictors in zip(
-        torch.split(flat.token_ids, list(flat.document_lens)),
-        torch.split(flat.targets, counts),
-        torch.split(flat.predictors, counts),
-        strict=True,
-    ):
-        yield fed, targets, predictors - start
-        start += len(fed)
+def _places(flat: FlatBatch) -> Tensor:
+    """Where each trainable token stands among the responses laid end to end: [N]."""
+    starts = [0, *accumulate(response_lengths(flat))][:-1]
+    split = zip(_predictors(flat), starts, strict=True)
+    return torch.cat([predictors - predictors[0] + start for predictors, start in split])
+
+
+def _predictors(flat: FlatBatch) -> tuple[Tensor, ...]:
+    return torch.split(flat.predictors, list(flat.counts))

@@ -6,9 +6,9 @@ Rows ─ flatten ─▶ policy, reference ─ score ─▶ ScoredBatch ─ evalu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,24 +20,9 @@ from slime.plugins.policy_loss import PolicyLossHooks
 from slime.trainers.loss_values import LossValues, ScoredBatch
 from slime.trainers.token_head import TokenHead
 
-
-class ScoringModel(Protocol):
-    """A language model as a loss needs it."""
-
-    def hidden_states(self, flat: FlatBatch) -> Tensor:
-        """The last hidden states of every fed token: [T, H]."""
-        ...
-
-    def head(self, hidden: Tensor, temperatures: Tensor) -> TokenHead:
-        """The output layer over some of them, [N, H]."""
-        ...
-
-
-class TrainedModel(ScoringModel, Protocol):
-    """The same while it is trained."""
-
-    @property
-    def device(self) -> torch.device: ...
+Forward = Callable[[FlatBatch], tuple[Tensor, TokenHead]]
+"""A language model as a loss needs it: the last hidden states of every fed token, [T, H], and the output layer over
+those that predict a trainable one."""
 
 
 @dataclass
@@ -46,13 +31,15 @@ class Scorer:
 
     Args:
         reference: of the KL; None where nothing is compared with it.
+        device: where both compute.
         reduction: how tokens are averaged.
         settings: what the loss is offered as `config`.
         hooks: on the policy loss, for losses that ask for them.
     """
 
-    policy: TrainedModel
-    reference: ScoringModel | None
+    policy: Forward
+    reference: Forward | None
+    device: torch.device
     reduction: Reduction
     loss_fn: LossHook
     settings: Mapping[str, Any]
@@ -69,20 +56,17 @@ class Scorer:
         Args:
             sizes: trainable tokens of each row's trajectory.
         """
-        flat = flatten(micro).to(self.policy.device)
-        temperatures = flat.streams["temperature"]
-        hidden = self.policy.hidden_states(flat)
-        head = self.policy.head(hidden[flat.predictors], temperatures)
+        flat = flatten(micro).to(self.device)
+        hidden, head = self.policy(flat)
         policy_logprobs, entropies = head.logprobs_and_entropy(flat.targets)
         reference_head = reference_logprobs = None
         if self.reference is not None:
             with torch.no_grad():
-                reference_hidden = self.reference.hidden_states(flat)[flat.predictors]
-                reference_head = self.reference.head(reference_hidden, temperatures)
+                _, reference_head = self.reference(flat)
                 reference_logprobs, _ = reference_head.logprobs_and_entropy(flat.targets)
         return ScoredBatch(
             flat=flat,
-            weights=self.reduction.weights(sizes, flat.counts).to(self.policy.device, torch.float32),
+            weights=self.reduction.weights(sizes, flat.counts).to(self.device, torch.float32),
             hidden=hidden,
             policy_head=head,
             policy_logprobs=policy_logprobs,

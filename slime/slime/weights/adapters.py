@@ -72,6 +72,15 @@ class Adapter:
     shape: LoraShape
     pairs: Mapping[str, tuple[Tensor, Tensor]]
 
+    @property
+    def halves(self) -> dict[str, Tensor]:
+        """A and B by `<module>.lora_A` and `<module>.lora_B`."""
+        return {
+            f"{module}.lora_{letter}": half
+            for module, pair in self.pairs.items()
+            for letter, half in zip("AB", pair, strict=True)
+        }
+
 
 def is_adapter(directory: str | Path) -> bool:
     """Whether a directory holds an adapter, and not a whole model."""
@@ -101,12 +110,11 @@ def write_adapter(
         WeightsError: a value is not finite, as it is stored. Nothing has been written then.
     """
     tensors: dict[str, Tensor] = {}
-    for module, pair in adapter.pairs.items():
-        for letter, given in zip("AB", pair, strict=True):
-            tensor = given if dtype is None else given.to(dtype)
-            if not bool(torch.isfinite(tensor).all()):
-                raise WeightsError(f"refused to publish: lora_{letter} of {module} holds a value that is not finite")
-            tensors[f"{_PREFIX}{module}.lora_{letter}.weight"] = tensor.detach().cpu().contiguous()
+    for name_of_half, half in adapter.halves.items():
+        tensor = half if dtype is None else half.to(dtype)
+        if not bool(torch.isfinite(tensor).all()):
+            raise WeightsError(f"refused to publish: {name_of_half} holds a value that is not finite")
+        tensors[f"{_PREFIX}{name_of_half}.weight"] = tensor.detach().cpu().contiguous()
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

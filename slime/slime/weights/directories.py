@@ -232,6 +232,13 @@ def read_json(file: Path, kind: type[_Content], what: str) -> _Content:
         raise WeightsError(f"{file}: not {what}: {' '.join(str(error).split())[:300]}") from None
 
 
+def require_shapes(place: Path, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """A `WeightsError` where the tensors that were read from `place` have not the names and shapes of one's own."""
+    for name in sorted(own.keys() | given.keys()):
+        if name not in own or name not in given or own[name].shape != given[name].shape:
+            raise WeightsError(f"{place}: of another model: {name} does not fit")
+
+
 def link_directory(source: Path, target: Path, version: int) -> Manifest:
     """The same files under a second name, as another version: linked where the disk allows it, else copied.
 

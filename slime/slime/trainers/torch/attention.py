@@ -18,11 +18,6 @@ from slime.errors import TrainerError
 DOCUMENTS = "documents"
 
 
-def register_document_attention() -> None:
-    """Make `documents` known to transformers; harmless to repeat."""
-    AttentionInterface.register(DOCUMENTS, document_attention)
-
-
 def document_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -67,6 +62,9 @@ def document_attention(
         for q, k, v in zip(*(torch.split(tensor, lengths, dim=2) for tensor in (query, key, value)), strict=True)
     ]
     return torch.cat(attended, dim=2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(DOCUMENTS, document_attention)
 
 
 def _window_mask(query: Tensor, sliding_window: int | None) -> Tensor | None:

@@ -19,9 +19,9 @@ from slime.algorithms.reductions import sum_of_means
 from slime.algorithms.returns import value_loss
 from slime.config.sections import LoraConfig, LossConfig, TrainerConfig
 from slime.data.rows import FlatBatch
+from slime.trainers.ranks import Ranks
 from slime.trainers.torch.optimizer import Applied, Optimizer
 from slime.trainers.torch.policy import Policy
-from slime.trainers.torch.ranks import Ranks
 
 _PREFIX = "critic."
 _COUNTS = "critic.counts"
@@ -78,17 +78,13 @@ class Critic:
         own = dataclasses.replace(trainer, lr=loss.critic_lr or trainer.lr)
         self._optimizer = Optimizer(parameters, own, self._moved)
 
-    def values(self, flat: FlatBatch, policy_hidden: Tensor | None) -> Tensor:
+    def values(self, flat: FlatBatch, policy_hidden: Tensor) -> Tensor:
         """What is expected before each trainable token: [N].
 
         Args:
             policy_hidden: [T, H] of the policy; read only where the critic has no backbone of its own.
         """
-        if self._backbone is not None:
-            hidden = self._backbone.hidden_states(flat)
-        else:
-            assert policy_hidden is not None  # without a backbone the policy has always been run
-            hidden = policy_hidden.detach()
+        hidden = policy_hidden.detach() if self._backbone is None else self._backbone.hidden_states(flat)
         values: Tensor = self.head(hidden[flat.predictors].float()).squeeze(-1)
         return values
 

@@ -13,15 +13,17 @@ import contextlib
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from slime.config.sections import ALL_LINEAR, LoraConfig
 from slime.errors import ConfigError, WeightsError
 from slime.weights.adapters import Adapter, LoraShape
+from slime.weights.directories import require_shapes
 
 _NAME = "default"  # of the one adapter that PEFT knows of
 
@@ -46,6 +48,7 @@ class LoraLayers:
         for parameter in self.parameters.values():
             parameter.data = parameter.data.float()
         self.reset()
+        self._drop(True)
 
     def reset(self) -> None:
         """Begin anew: B zero, A as it was drawn first (Kaiming's uniform, as in PEFT)."""
@@ -70,26 +73,26 @@ class LoraLayers:
             for layer in self._layers.values():
                 layer.enable_adapters(True)
 
-    def train_dropout(self, mode: bool = True) -> None:
-        """Let dropout drop, in the adapter and nowhere else; or not."""
-        for layer in self._layers.values():
-            layer.lora_dropout.train(mode)
-
     @contextlib.contextmanager
     def without_dropout(self) -> Iterator[None]:
         """The adapter as engines apply it; for what needs no gradient."""
-        self.train_dropout(False)
+        self._drop(False)
         try:
             yield
         finally:
-            self.train_dropout(True)
+            self._drop(True)
+
+    def _drop(self, mode: bool) -> None:
+        """Whether dropout drops, in the adapter and nowhere else."""
+        for layer in self._layers.values():
+            layer.lora_dropout.train(mode)
 
     def adapter(self) -> Adapter:
         """The adapter as it is now, sharing memory with the model."""
         pairs = {m: (self.parameters[f"{m}.lora_A"].data, self.parameters[f"{m}.lora_B"].data) for m in self._layers}
         return Adapter(self.shape, pairs)
 
-    def load(self, adapter: Adapter, place: str) -> None:
+    def load(self, adapter: Adapter, place: Path) -> None:
         """Take over an adapter of the same shape, in place.
 
         Raises:
@@ -97,21 +100,9 @@ class LoraLayers:
         """
         if adapter.shape != self.shape:
             raise WeightsError(f"{place}: trained with {_words(adapter.shape)}, and this run has {_words(self.shape)}")
-        given = self._by_name(adapter.pairs)
-        for name in sorted(given.keys() | self.parameters.keys()):
-            own = self.parameters.get(name)
-            if own is None or name not in given or given[name].shape != own.shape:
-                raise WeightsError(f"{place}: an adapter of another model: {name} does not fit")
-        for name, parameter in self.parameters.items():
-            parameter.data.copy_(given[name])
-
-    @staticmethod
-    def _by_name(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        return {
-            f"{module}.lora_{letter}": half
-            for module, pair in pairs.items()
-            for letter, half in zip("AB", pair, strict=True)
-        }
+        require_shapes(place, self.parameters, adapter.halves)
+        for name, half in adapter.halves.items():
+            self.parameters[name].data.copy_(half)
 
 
 def add_lora(model: Any, settings: LoraConfig, seed: int) -> LoraLayers:

@@ -21,12 +21,13 @@ from slime.config.model_dir import refuse_float16
 from slime.config.sections import SHARED_ADAPTER, LoraConfig
 from slime.data.rows import FlatBatch
 from slime.errors import TrainerError, WeightsError
+from slime.trainers.scoring import Forward
 from slime.trainers.token_head import TokenHead
-from slime.trainers.torch.attention import DOCUMENTS, register_document_attention
+from slime.trainers.torch.attention import DOCUMENTS
 from slime.trainers.torch.lora import LoraLayers, add_lora
 from slime.trainers.torch.master import MasterWeights
 from slime.weights.adapters import fingerprint, is_adapter, read_adapter, verify_adapter, write_adapter, write_merged
-from slime.weights.directories import Manifest, stored_dtypes, verify_weights, write_weights
+from slime.weights.directories import Manifest, require_shapes, stored_dtypes, verify_weights, write_weights
 
 _PROBE_LENS = (7, 4)
 _PROBE_TOLERANCE = 1e-3  # of the largest logit; a leak between documents is far above it
@@ -81,7 +82,6 @@ class Policy:
         if lora is not None:
             self._base = fingerprint(model_dir)
             self.lora = add_lora(self.model, lora, seed)
-            self.lora.train_dropout()
 
     @property
     def vocab_size(self) -> int:
@@ -99,15 +99,15 @@ class Policy:
         are made of it. Dropout acts on the gradient alone, at the price of a second pass.
         """
         if self.lora is None or self._settings is None or not self._settings.lora_dropout:
-            return self._forward(flat)
+            return self._run(flat)
         with torch.no_grad(), self.lora.without_dropout():
-            hidden = self._forward(flat)
+            hidden = self._run(flat)
         if not torch.is_grad_enabled():
             return hidden
-        dropped = self._forward(flat)
+        dropped = self._run(flat)
         return hidden + (dropped - dropped.detach())
 
-    def _forward(self, flat: FlatBatch) -> Tensor:
+    def _run(self, flat: FlatBatch) -> Tensor:
         with self._computing():
             if self.is_flat:
                 return self._body(flat.token_ids, flat.position_ids, document_lens=flat.document_lens)
@@ -115,9 +115,10 @@ class Policy:
             parts = zip(torch.split(flat.token_ids, lengths), torch.split(flat.position_ids, lengths), strict=True)
             return torch.cat([self._body(ids, positions) for ids, positions in parts])
 
-    def head(self, hidden: Tensor, temperatures: Tensor) -> TokenHead:
-        """The output layer over some hidden states [N, H]."""
-        return TokenHead(hidden, self._project, temperatures, self.vocab_size)
+    def forward(self, flat: FlatBatch) -> tuple[Tensor, TokenHead]:
+        """The hidden states of every fed token, [T, H], and the output layer over those that predict trainable ones."""
+        hidden = self.hidden_states(flat)
+        return hidden, TokenHead(hidden[flat.predictors], self._project, flat.streams["temperature"], self.vocab_size)
 
     def parameters(self) -> dict[str, Tensor]:
         """What is trained, by name."""
@@ -138,11 +139,11 @@ class Policy:
         if self._master is not None:
             self._master.refresh()
 
-    def reference(self) -> Policy | PolicyWithoutAdapter:
-        """The model as it was at the start: with LoRA this one without its adapter, else another one."""
-        if self.lora is not None:
-            return PolicyWithoutAdapter(self, self.lora)
-        return Policy(self._model_dir, self.device, self.compute_dtype, is_trained=False)
+    def reference(self) -> Forward:
+        """`forward` of the model as it was at the start: with LoRA of this one without its adapter, else of another."""
+        if self.lora is None:
+            return Policy(self._model_dir, self.device, self.compute_dtype, is_trained=False).forward
+        return self.lora.off()(self.forward)  # a context manager decorates, too
 
     def write(self, weights_dir: Path, version: int) -> Manifest:
         """What is trained as a directory of its own, as exactly as it is trained: all weights, or the adapter.
@@ -150,7 +151,7 @@ class Policy:
         Raises:
             WeightsError: they are not fit to be served. Nothing has been written then.
         """
-        return self._write(weights_dir, version, "given", None)
+        return self._write(weights_dir, version, "given")
 
     def publish(self, weights_dir: Path, version: int, *, is_merged: bool = False) -> Manifest:
         """The same for engines, in the type that they serve.
@@ -163,30 +164,24 @@ class Policy:
         """
         if is_merged and self.lora is not None:
             return write_merged(self._model_dir, self.lora.adapter(), weights_dir, version=version)
-        return self._write(weights_dir, version, self._served_dtype or "template", self._adapter_dtype())
+        return self._write(weights_dir, version, self._served_as)
 
     @property
     def serves_what_it_trains(self) -> bool:
         """Whether what `publish` and `write` write is the same, bit for bit."""
-        if self.lora is not None:
-            return self._adapter_dtype() == torch.float32
-        served = {self._served_dtype} if self._served_dtype else stored_dtypes(self._model_dir)
-        return served == {torch.float32}
+        if self._served_as == "template":
+            return stored_dtypes(self._model_dir) == {torch.float32}
+        return self._served_as == torch.float32
 
-    def _adapter_dtype(self) -> torch.dtype:
-        """Engines compute with an adapter in the type of the layers that it is added to."""
-        if self._served_dtype is not None:
-            return self._served_dtype
+    @property
+    def _served_as(self) -> torch.dtype | Literal["template"]:
+        """The type that engines serve; an adapter's is that of the layers that it is added to."""
+        if self._served_dtype is not None or self.lora is None:
+            return self._served_dtype or "template"
         stored = stored_dtypes(self._model_dir) - {torch.float32}
         return next(iter(stored)) if len(stored) == 1 else torch.float32
 
-    def _write(
-        self,
-        weights_dir: Path,
-        version: int,
-        dtype: torch.dtype | Literal["template", "given"],
-        adapter_dtype: torch.dtype | None,
-    ) -> Manifest:
+    def _write(self, weights_dir: Path, version: int, dtype: torch.dtype | Literal["template", "given"]) -> Manifest:
         if self.lora is None or self._settings is None:
             tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self._exact_state())
             return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir, dtype=dtype)
@@ -197,7 +192,7 @@ class Policy:
             version=version,
             base=self._base,
             dropout=self._settings.lora_dropout,
-            dtype=adapter_dtype,
+            dtype=None if isinstance(dtype, str) else dtype,
         )
 
     def load(self, weights_dir: Path) -> None:
@@ -210,14 +205,11 @@ class Policy:
             if not is_adapter(weights_dir):
                 raise WeightsError(f"{weights_dir}: holds a whole model, and this run trains an adapter (--use-lora)")
             verify_adapter(weights_dir, self._base)
-            return self.lora.load(read_adapter(weights_dir), str(weights_dir))
+            return self.lora.load(read_adapter(weights_dir), weights_dir)
         if is_adapter(weights_dir):
             raise WeightsError(f"{weights_dir}: holds an adapter, and this run trains all weights: add --use-lora")
         loaded: dict[str, Tensor] = load_model(weights_dir, torch.float32).state_dict()
-        own = self._exact_state()
-        for name in sorted(own.keys() | loaded.keys()):
-            if name not in own or name not in loaded or own[name].shape != loaded[name].shape:
-                raise WeightsError(f"{weights_dir}: weights of another model: {name} does not fit")
+        require_shapes(weights_dir, self._exact_state(), loaded)
         self.model.load_state_dict(loaded)
         if self._master is not None:
             self._master.load(loaded)
@@ -270,7 +262,6 @@ class Policy:
                 f"{name}: RoPE of type dynamic scales positions by the longest text that was fed before, so no "
                 "log-prob can be computed twice: set rope_type to yarn or linear in its config.json"
             )
-        register_document_attention()
         self.model.set_attn_implementation(DOCUMENTS)
         try:
             self.is_flat = "longrope" not in kinds_of_rope and is_same(document_lens=_PROBE_LENS)
@@ -282,23 +273,6 @@ class Policy:
         alone = torch.cat([self._body(part, torch.arange(len(part))) for part in ids])
         if (self._project(alone).float() - expected).abs().max() > tolerance * expected.abs().max():
             raise TrainerError(f"{name}: its logits are not its output layer applied to its last hidden states")
-
-
-class PolicyWithoutAdapter:
-    """A policy seen as it was before its adapter learned anything; for reading, under `torch.no_grad`."""
-
-    def __init__(self, policy: Policy, lora: LoraLayers) -> None:
-        self._policy = policy
-        self._lora = lora
-
-    def hidden_states(self, flat: FlatBatch) -> Tensor:
-        """As `Policy.hidden_states`, without the adapter."""
-        with self._lora.off():
-            return self._policy.hidden_states(flat)
-
-    def head(self, hidden: Tensor, temperatures: Tensor) -> TokenHead:
-        """The output layer, which no adapter touches."""
-        return self._policy.head(hidden, temperatures)
 
 
 def load_model(model_dir: Path, dtype: torch.dtype) -> Any:

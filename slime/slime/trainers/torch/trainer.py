@@ -43,12 +43,12 @@ from slime.trainers.checkpoint import (
     write_checkpoint,
 )
 from slime.trainers.prescoring import Prescorer
+from slime.trainers.ranks import Ranks
 from slime.trainers.scoring import Scorer
 from slime.trainers.torch.critic import build_critic
 from slime.trainers.torch.lora import seed_dropout
 from slime.trainers.torch.optimizer import NO_GRADIENT, Applied, Optimizer
 from slime.trainers.torch.policy import Policy, compute_dtype
-from slime.trainers.torch.ranks import Ranks
 from slime.types import Batch, Sample, TrainReport
 from slime.weights.directories import Manifest, link_directory
 
@@ -123,8 +123,9 @@ class TorchTrainer:
         self._reduction = reduction_of(loss)
         self._critic = build_critic(self._policy, self._model_dir, trainer, loss, adapted)
         offered = {**plugin_settings(loss), **(settings or {})}
-        self._scorer = Scorer(self._policy, reference, self._reduction, loss_fn, offered, hooks)
-        self._prescore = Prescorer(trainer, loss, loss_fn, self._scorer.score, self._critic, self._ranks)
+        self._scorer = Scorer(self._policy.forward, reference, place, self._reduction, loss_fn, offered, hooks)
+        values = None if self._critic is None else self._critic.values
+        self._prescore = Prescorer(trainer, loss, loss_fn, self._scorer.score, values, self._ranks)
         if loss.behaviour_correction == "none":
             log.warning("behaviour_correction=none: samples of older weights are trained as though they were fresh")
         if loss.advantage_estimator == "gspo" and max(loss.eps_clip, loss.eps_clip_high) >= _WIDE_FOR_REPLIES:

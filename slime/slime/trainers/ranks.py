@@ -7,7 +7,6 @@ between ranks is sums: of gradients, and of metrics.
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -28,12 +27,6 @@ def join_ranks(rank: int, world_size: int, address: str, timeout_s: float = 600.
     timeout = datetime.timedelta(seconds=timeout_s)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, init_method=address, rank=rank, world_size=world_size, timeout=timeout)
-
-
-def leave_ranks() -> None:
-    """Part from the other ranks."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 class Ranks:
@@ -76,7 +69,9 @@ class Ranks:
         """Add up metrics over the ranks. Rank 0, which never has nothing to do, says which there are."""
         if self.world_size == 1:
             return dict(metrics)
-        names: list[str] = json.loads(self._broadcast(json.dumps(sorted(metrics)).encode()))
+        said = [sorted(metrics)]
+        dist.broadcast_object_list(said, src=0, device=torch.device(self._device()))
+        (names,) = said
         values = torch.tensor([metrics.get(name, 0.0) for name in names], dtype=torch.float64)
         values = values.to(self._device())
         dist.all_reduce(values)
@@ -95,16 +90,6 @@ class Ranks:
         dist.all_reduce(flat)
         for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
-
-    def _broadcast(self, content: bytes) -> bytes:
-        """Rank 0's bytes, on every rank."""
-        size = torch.tensor([len(content)], device=self._device())
-        dist.broadcast(size, src=0)
-        buffer = torch.zeros(int(size), dtype=torch.uint8, device=self._device())
-        if self.rank == 0:
-            buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(buffer)
-        dist.broadcast(buffer, src=0)
-        return bytes(buffer.tolist())
 
     def _device(self) -> str:
         return "cuda" if dist.get_backend() == "nccl" else "cpu"
