@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime.algorithms.returns import compute_gae, value_loss
-from slime.plugins import gae
 
 finite = st.floats(-5, 5, allow_nan=False)
 
@@ -33,7 +32,7 @@ def test_the_recursion_is_the_double_sum(turns, gamma: float, lambda_: float) ->
 
 
 def test_lists_of_numbers_are_taken_as_the_published_processor_gives_them() -> None:
-    found = gae.compute_gae(rewards=[1.0, 0.5], values=[0, 0], gamma=0.99, lambda_=0.95)
+    found = compute_gae(rewards=[1.0, 0.5], values=[0, 0], gamma=0.99, lambda_=0.95)
     assert found.tolist() == pytest.approx([1.0 + 0.99 * 0.95 * 0.5, 0.5])
 
 
@@ -47,10 +46,6 @@ def test_perfect_values_leave_nothing_to_learn() -> None:
     rewards = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
     returns = compute_gae(rewards, None, 0.9, 1.0)
     torch.testing.assert_close(compute_gae(rewards, returns, 0.9, 0.7), torch.zeros_like(rewards))
-
-
-def test_published_files_call_the_same_code() -> None:
-    assert gae.compute_gae is compute_gae
 
 
 def test_the_value_loss_and_its_gradient_by_hand() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from slime.algorithms.returns import compute_gae
 from slime.config.sections import LossConfig
 from slime.errors import PluginError
-from slime.plugins.gae import compute_gae
 from slime.plugins.losses import load_loss
 from slime.plugins.settings import plugin_settings
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from slime.chat import ChatFormat
-from slime.compat.calls import batches_of
-from slime.compat.prompts.plan import BatchPlan, PromptPlan, RolloutPlan, plan_rollout
+from slime.compat.prompts.plan import RolloutPlan, plan_rollout
 from slime.compat.prompts.rollout import PromptRun
 from slime.config import Config
+from slime.config.checks.contradictions import RolloutKind
 from slime.config.loader import resolve
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.judging.llm.chat_model import ChatModel
@@ -68,7 +68,6 @@ class Rig:
         if not self.engines:
             self.engines = [ScriptedEngine(self.replies, model_dir=self.model_dir)]
         plan = plan or plan_rollout(config)
-        assert isinstance(plan, PromptPlan)
         return plan.prompts(self.context(config, self.progress), config)
 
     def context(self, config: Config, progress: Progress) -> RolloutContext:
@@ -82,10 +81,7 @@ class Rig:
         config = self.config(*flags)
         plan = plan_rollout(config)
         run = self.start(config, plan)
-        if isinstance(plan, BatchPlan):
-            stream = batches_of(plan.call, run, batch_size=config.rollout.rollout_batch_size)
-        else:
-            stream = run.stream()
+        stream = run.batches_of(plan.call) if plan.kind is RolloutKind.BATCHES else run.stream()
         taken: list[SampleGroup] = []
         async with asyncio.timeout(20), contextlib.aclosing(stream) as groups:
             async for group in groups:

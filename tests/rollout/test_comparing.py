@@ -9,8 +9,8 @@ from statistics import mean, stdev
 import pytest
 from prompt_rig import Rig
 from slime.algorithms.advantages import MovingBaseline
-from slime.compat.prompts.comparing import GroupComparer
 from slime.compat.prompts.plan import plan_rollout
+from slime.compat.prompts.rewards import GroupComparer
 from slime.compat.sample import Sample
 from slime.config import JudgeConfig, LossConfig
 from slime.data.estimates import with_advantages

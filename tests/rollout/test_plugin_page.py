@@ -10,11 +10,11 @@ import pytest
 import torch
 from prompt_rig import Rig
 from slime.compat.conversion import to_train_sample
-from slime.compat.prompts.hooks import PROMPT_HOOKS
-from slime.compat.prompts.plan import RolloutPlan, plan_rollout
+from slime.compat.prompts.plan import plan_rollout
 from slime.compat.rollout_data import load_batch_hooks
 from slime.compat.sample import Sample as SlimeSample
 from slime.config import Config, EngineConfig, ModelConfig, PluginConfig
+from slime.config.checks.contradictions import RolloutKind
 from slime.data.rows import flatten, rows
 from slime.engines.client import HttpEngine
 from slime.engines.launch import start_engine
@@ -23,6 +23,7 @@ from slime.plugins.hooks import (
     GROUP_REWARD,
     LOSS,
     PG_REDUCER,
+    PROMPT_HOOKS,
     REWARD,
     ROLLOUT,
     ROLLOUT_DATA,
@@ -239,7 +240,7 @@ def test_a_new_stream_reaches_the_loss_of_the_trainer(tmp_path):
 
 def test_a_rollout_declares_that_it_makes_groups(rig: Rig, tmp_path: Path):
     plan = plan_rollout(rig.config("--rollout-function-path", example(tmp_path, "grouping_rollout.py")))
-    assert (type(plan), plan.call.function.gives_groups) == (RolloutPlan, True)
+    assert (plan.kind, plan.call.function.gives_groups) == (RolloutKind.CONVERSATIONS, True)
 
 
 def test_every_example_is_tested():

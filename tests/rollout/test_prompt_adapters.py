@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from prompt_rig import Rig
-from slime.compat.prompts.plan import plan_rollout
 from slime.config import EngineConfig, ModelConfig
 from slime.engines.client import HttpEngine
 from slime.engines.launch import start_engine
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import PluginError
+from slime.plugins.loading import load_file
 
 PUBLISHED = Path(__file__).parents[1] / "plugins" / "published"
 
@@ -108,10 +108,8 @@ async def test_replies_of_an_evaluation_are_sampled_by_the_newest_adapter(rig: R
     looks = rig.plugin("looks.py", "SEEN = []\ndef sample_hook(sample):\n    SEEN.extend(sample.policy_versions)\n")
     more = ["--eval-prompt-data", rows, "--eval-interval", "1", "--rollout-sample-hook-path", looks]
     config = rig.config(*flags(rig, *more))
-    plan = plan_rollout(config)
-    await rig.start(config, plan).updated(1)
-    seen = plan.hooks.sample_hooks[0].function.__globals__["SEEN"]
-    assert set(seen) == {3}
+    await rig.start(config).updated(1)
+    assert set(load_file(Path(looks)).SEEN) == {3}
 
 
 async def test_without_an_adapter_the_base_is_asked(rig: Rig):

@@ -136,7 +136,7 @@ async def test_a_reward_that_fails_three_times_is_switched_off_and_nothing_more_
     stream = run.stream()
     with pytest.raises(RunStalled, match="custom-rm-path failed again and again and was switched off"):
         await asyncio.wait_for(anext(stream), 10)
-    assert run.is_unjudged
+    assert run.maker.is_unjudged
     assert "switched off" in caplog.text
     assert run.left_out()["unjudged"] > 0
     await stream.aclose()

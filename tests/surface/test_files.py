@@ -11,11 +11,11 @@ import torch
 import yaml
 from openclaw_combine.session_processor import SessionAwareProcessor
 from published_pages import CUTS, cut, write
+from slime.algorithms.returns import compute_gae
 from slime.config.checks.startup import check_startup
 from slime.config.loader import resolve
 from slime.data.conversation_files import parse_conversation
 from slime.errors import ConfigError, PluginError
-from slime.plugins.gae import compute_gae
 from slime.plugins.hooks import load_rollout
 from slime.plugins.losses import _published_compute_gae, load_loss
 from slime.plugins.rewards import load_reward

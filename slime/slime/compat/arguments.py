@@ -19,11 +19,11 @@ def groups_per_batch(config: Config) -> int:
     return -(-config.rollout.rollout_batch_size // config.rollout.num_rollouts_per_prompt)
 
 
-def sampling_params(config: Config, *, max_new_tokens: int = 0, stop_token_ids: tuple[int, ...] = ()) -> dict[str, Any]:
+def sampling_params(config: Config, stop_token_ids: tuple[int, ...] = ()) -> dict[str, Any]:
     """What a reply to a prompt is sampled with, as an engine's `/generate` takes it."""
     return {
         "temperature": config.prompts.rollout_temperature,
-        "max_new_tokens": max_new_tokens or config.server.default_max_tokens,
+        "max_new_tokens": config.server.default_max_tokens,
         "stop_token_ids": list(stop_token_ids),
         "skip_special_tokens": False,
         "no_stop_trim": True,
@@ -64,6 +64,6 @@ def slime_arguments(config: Config, *, engine_url: str = "", stop_token_ids: tup
         "partial_rollout": False,
         "reward_key": config.prompts.reward_key or None,
         "eval_reward_key": config.prompts.reward_key or None,
-        "sampling_params": sampling_params(config, stop_token_ids=stop_token_ids),
+        "sampling_params": sampling_params(config, stop_token_ids),
     }
     return SimpleNamespace(**settings)

@@ -1,7 +1,8 @@
-"""From slime's samples to ours: prompt and response become one sequence with streams.
+"""Between slime's samples and ours: a prompt and a response there, one sequence with streams here.
 
     tokens  = [ prompt ……… | response ……………… ]
     streams   mask 0         loss_mask, rollout_log_probs, versions   ─▶ slime.types.Sample
+    slime.types.Turn ─ sample_of_turn ─▶ the `sample` of a live reward
 
 What cannot be trained says why: a reply without a score, without log-probs, or of the wrong length is left out, and
 nothing is filled in for it.
@@ -17,9 +18,10 @@ from slime.compat.sample import Group, Sample, flatten
 from slime.data.fitness import why_no_logprobs, why_no_reward
 from slime.engines.dialect import version_from_wire
 from slime.errors import PluginError
-from slime.fields import fields
+from slime.fields import field, fields
+from slime.plugins.rewards import asked, text_of_all
 from slime.types import Sample as TrainSample
-from slime.types import SampleGroup
+from slime.types import SampleGroup, Turn
 
 
 def why_not_trained(sample: Sample) -> str:
@@ -51,21 +53,19 @@ def to_group(
         version: the policy version when the group was begun, for tokens whose own is not known.
         advantages: by `id(sample)`, those that a reward post-process made; the others are the trainer's to make.
     """
-    samples: list[TrainSample] = []
-    for number, entry in enumerate(group):
-        for sample in flatten([entry]):
-            if not why_not_trained(sample):
-                member = number if sample.rollout_id is None else sample.rollout_id
-                samples.append(
-                    to_train_sample(
-                        sample,
-                        trajectory_id=f"{group_id}-{member}",
-                        temperature=temperature,
-                        version=version,
-                        advantage=advantages.get(id(sample)),
-                    )
-                )
-    return SampleGroup(group_id, tuple(samples)) if samples else None
+    samples = tuple(
+        to_train_sample(
+            sample,
+            trajectory_id=f"{group_id}-{number if sample.rollout_id is None else sample.rollout_id}",
+            temperature=temperature,
+            version=version,
+            advantage=advantages.get(id(sample)),
+        )
+        for number, entry in enumerate(group)
+        for sample in flatten([entry])
+        if not why_not_trained(sample)
+    )
+    return SampleGroup(group_id, samples) if samples else None
 
 
 def to_train_sample(
@@ -80,35 +80,31 @@ def to_train_sample(
     _check_lengths(sample)
     if why := why_no_logprobs(_trained_logprobs(sample)):
         raise PluginError(why)
-    before = len(sample.tokens) - sample.response_length
-    reward = _number(sample.reward)
-    mask = [1] * sample.response_length if sample.loss_mask is None else [int(bool(m)) for m in sample.loss_mask]
+    length, reward = sample.response_length, _number(sample.reward)
+    values = {"reward": reward, "temperature": temperature}
     streams: dict[str, Sequence[Any]] = {
-        "loss_mask": mask,
+        "loss_mask": [int(bool(flag)) for flag in _mask(sample)],
         "rollout_logprobs": sample.rollout_log_probs or [],
-        "policy_versions": sample.policy_versions or [_oldest(sample, version)] * sample.response_length,
-        "rewards": [reward] * sample.response_length,
+        "policy_versions": sample.policy_versions or [_oldest(sample, version)] * length,
+        "rewards": [reward] * length,
     }
     if sample.teacher_log_probs is not None:
-        streams["teacher_logprobs"] = sample.teacher_log_probs
-        streams["has_teacher"] = [1] * sample.response_length
+        streams |= {"teacher_logprobs": sample.teacher_log_probs, "has_teacher": [1] * length}
     if advantage is not None:
-        streams["advantages"] = [advantage] * sample.response_length
-    values = {"reward": reward, "temperature": temperature}
-    declared = {field.name: field for field in fields()}
+        streams["advantages"] = [advantage] * length
     for name, value in (sample.train_metadata or {}).items():
-        if name not in declared:
+        if name not in {declared.name for declared in fields()}:
             raise PluginError(f"train_metadata has {name!r}, which is no field: declare it with register_field")
-        if declared[name].level == "sample":
+        if field(name).level == "sample":
             values[name] = _number(value)
         else:
             streams[name] = value
+    for name, stream in streams.items():
+        _check_length(name, stream, length)
+    before = len(sample.tokens) - length
     return TrainSample(
         token_ids=tuple(sample.tokens),
-        streams={
-            name: (*[declared[name].filler] * before, *_of_response(name, stream, sample))
-            for name, stream in streams.items()
-        },
+        streams={name: (*[field(name).filler] * before, *stream) for name, stream in streams.items()},
         values=values,
         turn_ids=(),
         trajectory_id=trajectory_id,
@@ -116,15 +112,28 @@ def to_train_sample(
     )
 
 
+def sample_of_turn(turn: Turn) -> Sample:
+    """A turn of a conversation as slime's sample."""
+    is_cut = turn.completion.finish_reason == "length"
+    further = {"source": turn.source, "next_state": text_of_all(turn.next_state or ()), "messages": list(turn.messages)}
+    return Sample(
+        prompt=asked(turn.messages),
+        response=turn.completion.text,
+        tokens=[*turn.prompt_ids, *turn.completion.token_ids],
+        response_length=len(turn.completion.token_ids),
+        rollout_log_probs=list(turn.completion.logprobs),
+        session_id=turn.session_id,
+        metadata={**turn.details, **further},
+        status=Sample.Status.TRUNCATED if is_cut else Sample.Status.COMPLETED,
+    )
+
+
+def _mask(sample: Sample) -> Sequence[Any]:
+    return [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+
+
 def _trained_logprobs(sample: Sample) -> list[float]:
-    mask = sample.loss_mask or [1] * sample.response_length
-    return [value for value, flag in zip(sample.rollout_log_probs or (), mask, strict=False) if flag]
-
-
-def _of_response(name: str, stream: Sequence[Any], sample: Sample) -> Sequence[Any]:
-    if len(stream) != sample.response_length:
-        raise PluginError(f"{name} has {len(stream)} entries for a response of {sample.response_length} tokens")
-    return stream
+    return [value for value, flag in zip(sample.rollout_log_probs or (), _mask(sample), strict=False) if flag]
 
 
 def _check_lengths(sample: Sample) -> None:
@@ -134,9 +143,13 @@ def _check_lengths(sample: Sample) -> None:
             "the prompt, at least one, and of the response"
         )
     for name in ("loss_mask", "rollout_log_probs", "policy_versions", "teacher_log_probs"):
-        stream = getattr(sample, name)
-        if stream is not None and len(stream) != sample.response_length:
-            raise PluginError(f"{name} has {len(stream)} entries for a response of {sample.response_length} tokens")
+        if (stream := getattr(sample, name)) is not None:
+            _check_length(name, stream, sample.response_length)
+
+
+def _check_length(name: str, stream: Sequence[Any], length: int) -> None:
+    if len(stream) != length:
+        raise PluginError(f"{name} has {len(stream)} entries for a response of {length} tokens")
 
 
 def _oldest(sample: Sample, version: int) -> int:

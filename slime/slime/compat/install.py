@@ -1,7 +1,7 @@
 """Makes a process understand code that was written for slime; nothing below this package knows of it.
 
     install() ─▶ slime's module names can be imported          compat/imports.py
-              ─▶ a reward may ask for `sample`                 compat/rewards.py
+              ─▶ a reward may ask for `sample`                 compat/conversion.py
               ─▶ a loss may ask for `args`, `batch`, `logits`  compat/losses.py
 
 The programs that load plug-ins call it: the driver in `slime.preflight`, each trainer rank in `cluster/learner.py`.
@@ -9,9 +9,9 @@ The programs that load plug-ins call it: the driver in `slime.preflight`, each t
 
 from __future__ import annotations
 
+from slime.compat.conversion import sample_of_turn
 from slime.compat.imports import answer_to_slime_names
 from slime.compat.losses import arguments, batch, logits
-from slime.compat.rewards import sample_of_turn
 from slime.plugins.rewards import OF_TURN
 from slime.trainers.loss_values import OF_BATCH
 

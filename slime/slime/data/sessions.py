@@ -49,17 +49,13 @@ def with_later_rewards(batch: Batch) -> Batch:
     Where a session goes on in several ways an entry is the mean over them, a line that has ended counting as 0.
     """
     scored = outcomes(batch)
-    later = _later_rewards(scored)
     streams: list[list[tuple[float, ...]]] = [[()] * len(sample.token_ids) for sample in batch.samples]
-    for outcome, row in zip(scored, later, strict=True):
+    for outcome, row in zip(scored, _later_rewards(scored), strict=True):
         for sample, position in outcome.tokens:
             streams[sample][position] = row
-    changed = iter(
+    return batch.with_samples(
         dataclasses.replace(sample, streams={**sample.streams, "later_rewards": stream})
         for sample, stream in zip(batch.samples, streams, strict=True)
-    )
-    return Batch(
-        tuple(dataclasses.replace(group, samples=tuple(next(changed) for _ in group.samples)) for group in batch.groups)
     )
 
 

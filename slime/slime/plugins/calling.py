@@ -3,7 +3,8 @@
 def compute_loss(policy_logprobs, advantages, config): …
       │ at start-up: is every name on offer?
       ▼
-NamedCall(function, names)(values)      reads values["policy_logprobs"], … and nothing else
+NamedCall(function, names)(values)              reads values["policy_logprobs"], … and nothing else
+await NamedCall(…).in_time(values, timeout_s)   beside the loop, with a deadline; what fails is a PluginError
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from slime.errors import PluginError, nearest
 from slime.plugins.loading import describe
+from slime.plugins.running import run_with_deadline, user_code
+
+Style = Literal["plain", "async", "generator", "async generator"]
 
 _STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -66,6 +70,11 @@ class NamedCall:
         return cls(function, tuple(positional), keyword)
 
     @property
+    def place(self) -> str:
+        """How messages name it: `custom_loss.py:compute_loss`."""
+        return describe(self.function)
+
+    @property
     def asks_for(self) -> frozenset[str]:
         """The names that a call reads."""
         return frozenset(self.positional) | frozenset(self.keyword.values())
@@ -77,9 +86,31 @@ class NamedCall:
             **{parameter: self._value(values, name) for parameter, name in self.keyword.items()},
         )
 
+    async def in_time(self, values: Mapping[str, Any], timeout_s: float) -> Any:
+        """The same beside the loop: a plain function on a thread of its own.
+
+        Args:
+            timeout_s: `--hook-timeout-s`.
+
+        Raises:
+            PluginError: it raised, or took too long; the message names it.
+        """
+        is_async = style_of(self.function) == "async"
+        with user_code(self.place, timeout_s):
+            return await run_with_deadline(lambda: self(values), timeout_s, is_async=is_async)
+
     def _value(self, values: Mapping[str, Any], name: str) -> Any:
         try:
             return values[name]
         except KeyError as error:
-            message = f"{describe(self.function)} asks for {name!r}, which this run does not have"
-            raise PluginError(message) from error
+            raise PluginError(f"{self.place} asks for {name!r}, which this run does not have") from error
+
+
+def style_of(function: object) -> Style:
+    """What calling it gives: a value, an awaitable, or a stream of values."""
+    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if inspect.isasyncgenfunction(target):
+        return "async generator"
+    if inspect.iscoroutinefunction(target):
+        return "async"
+    return "generator" if inspect.isgeneratorfunction(target) else "plain"

@@ -1,6 +1,6 @@
-"""The hooks: the flag that names the plug-in, the default name in the file, the parameters on offer.
+"""The hooks: the setting whose path names the plug-in, its default names in a file, the parameters on offer.
 
-Loss and reward have files of their own (`losses`, `rewards`), because published files write them in several styles.
+Loss and reward are loaded in files of their own (`losses`, `rewards`): published files write them in several styles.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
+from slime.config import PluginConfig
 from slime.errors import PluginError
-from slime.plugins.calling import NamedCall
+from slime.plugins.calling import NamedCall, Style, style_of
 from slime.plugins.loading import describe, load_object
 
-Style = Literal["plain", "async", "generator", "async generator"]
+_PLAIN: tuple[Style, ...] = ("plain",)
 
 
 def same(*names: str) -> dict[str, str]:
@@ -28,137 +28,107 @@ class Hook:
     """One place where code of the user's may stand in for ours.
 
     Attributes:
+        setting: of the path, in `PluginConfig`.
         default_names: what the object is called when the path names only a file; the first that exists is taken.
         names: parameter → the name its value is found under.
         styles: what kinds of function it may be.
     """
 
-    flag: str
+    setting: str
     default_names: tuple[str, ...]
     names: Mapping[str, str]
-    styles: tuple[Style, ...]
-    provided: Mapping[str, object] = field(default_factory=dict)
+    styles: tuple[Style, ...] = ("plain", "async")
 
+    @property
+    def flag(self) -> str:
+        """As the user types it: `--buffer-filter-path`."""
+        return f"--{self.setting.replace('_', '-')}"
+
+
+_SET = same("args", "config")
+_SAMPLES = _SET | dict.fromkeys(("samples", "group", "data", "groups", "all_samples", "all_groups"), "samples")
+_CALL = _SET | same("rollout_id", "data_source", "evaluation") | {"data_buffer": "data_source"}
+_FIGURES = same("rollout_id", "extra_metrics")
+_REPLIES = _SET | same("total_lengths", "response_lengths", "loss_masks")
 
 ROLLOUT = Hook(
-    flag="--rollout-function-path",
-    default_names=("generate_rollout",),
-    names=same("ctx", "store", "judge", "hint_source", "teacher", "owner", "policy_version", "config", "prompts"),
-    styles=("async generator",),
+    "rollout_function_path",
+    ("generate_rollout",),
+    same("ctx", "store", "judge", "hint_source", "teacher", "owner", "policy_version", "config", "prompts"),
+    ("async generator",),
 )
-_CALL = same("args", "rollout_id", "data_source", "evaluation", "config") | {"data_buffer": "data_source"}
-SLIME_ROLLOUT = Hook(ROLLOUT.flag, ROLLOUT.default_names, names=_CALL, styles=("plain", "async"))
-EVAL = Hook("--eval-function-path", ("generate_rollout", "evaluate"), names=_CALL, styles=("plain", "async"))
-_GROUP = {name: "samples" for name in ("samples", "group", "data", "groups", "all_samples", "all_groups")}
-_SET = same("args", "config")
-
-GENERATE = Hook(
-    flag="--custom-generate-function-path",
-    default_names=("generate", "custom_generate"),
-    names=same("args", "sample", "sampling_params", "evaluation", "config"),
-    styles=("async", "plain"),
-)
-SAMPLE_HOOK = Hook(
-    flag="--rollout-sample-hook-path",
-    default_names=("sample_hook", "rollout_sample_hook"),
-    names=same("args", "sample", "rollout_id", "evaluation", "config"),
-    styles=("plain", "async"),
-)
-DYNAMIC_FILTER = Hook(
-    flag="--dynamic-sampling-filter-path",
-    default_names=("dynamic_filter", "dynamic_sampling_filter"),
-    names=_SET | _GROUP,
-    styles=("plain", "async"),
-)
-BUFFER_FILTER = Hook(
-    flag="--buffer-filter-path",
-    default_names=("buffer_filter", "pop_first"),
-    names=_SET | same("rollout_id", "buffer", "num_samples"),
-    styles=("plain",),
-)
-SAMPLE_FILTER = Hook(
-    flag="--rollout-sample-filter-path",
-    default_names=("sample_filter", "rollout_sample_filter"),
-    names=_SET | _GROUP,
-    styles=("plain", "async"),
-)
-ALL_SAMPLES = Hook(
-    flag="--rollout-all-samples-process-path",
-    default_names=("process_all_samples", "all_samples_process"),
-    names=_SET | _GROUP | same("data_source"),
-    styles=("plain", "async"),
-)
-REWARD_POST = Hook(
-    flag="--custom-reward-post-process-path",
-    default_names=("post_process_rewards", "reward_post_process"),
-    names=_SET | _GROUP,
-    styles=("plain", "async"),
-)
-CONVERT = Hook(
-    flag="--custom-convert-samples-to-train-data-path",
-    default_names=("convert_samples", "convert_samples_to_train_data"),
-    names=_SET | _GROUP,
-    styles=("plain", "async"),
-)
-DATA_SOURCE = Hook(
-    flag="--data-source-path",
-    default_names=("DataSource", "get_data_source"),
-    names=_SET,
-    styles=("plain",),
-)
-ROLLOUT_LOG = Hook(
-    flag="--custom-rollout-log-function-path",
-    default_names=("log_rollout", "rollout_log"),
-    names=_SET
-    | _GROUP
-    | same("rollout_id", "extra_metrics", "rollout_time")
-    | {"rollout_extra_metrics": "extra_metrics"},
-    styles=("plain", "async"),
-)
-EVAL_LOG = Hook(
-    flag="--custom-eval-rollout-log-function-path",
-    default_names=("log_eval", "eval_rollout_log"),
-    names=_SET | same("rollout_id", "data", "extra_metrics"),
-    styles=("plain", "async"),
-)
+SLIME_ROLLOUT = Hook(ROLLOUT.setting, ROLLOUT.default_names, _CALL)
+PROMPT_HOOKS: Mapping[str, Hook] = {
+    hook.setting: hook
+    for hook in (
+        Hook(
+            "custom_generate_function_path",
+            ("generate", "custom_generate"),
+            _SET | same("sample", "sampling_params", "evaluation"),
+        ),
+        Hook(
+            "rollout_sample_hook_path",
+            ("sample_hook", "rollout_sample_hook"),
+            _SET | same("sample", "rollout_id", "evaluation"),
+        ),
+        Hook("dynamic_sampling_filter_path", ("dynamic_filter", "dynamic_sampling_filter"), _SAMPLES),
+        Hook("rollout_sample_filter_path", ("sample_filter", "rollout_sample_filter"), _SAMPLES),
+        Hook(
+            "rollout_all_samples_process_path",
+            ("process_all_samples", "all_samples_process"),
+            _SAMPLES | same("data_source"),
+        ),
+        Hook(
+            "buffer_filter_path",
+            ("buffer_filter", "pop_first"),
+            _SET | same("rollout_id", "buffer", "num_samples"),
+            _PLAIN,
+        ),
+        Hook("data_source_path", ("DataSource", "get_data_source"), _SET, _PLAIN),
+        Hook("custom_reward_post_process_path", ("post_process_rewards", "reward_post_process"), _SAMPLES),
+        Hook(
+            "custom_convert_samples_to_train_data_path",
+            ("convert_samples", "convert_samples_to_train_data"),
+            _SAMPLES,
+        ),
+        Hook(
+            "custom_rollout_log_function_path",
+            ("log_rollout", "rollout_log"),
+            _SAMPLES | _FIGURES | same("rollout_time") | {"rollout_extra_metrics": "extra_metrics"},
+        ),
+        Hook("eval_function_path", ("generate_rollout", "evaluate"), _CALL),
+        Hook("custom_eval_rollout_log_function_path", ("log_eval", "eval_rollout_log"), _SET | _FIGURES | same("data")),
+    )
+}
+"""By setting; which rollouts call them, `config.checks.contradictions.CALLED_BY` says."""
 ADVANTAGE = Hook(
-    flag="--custom-advantage-function-path",
-    default_names=("compute_advantages", "custom_advantage"),
-    names=_SET | same("rollout_data"),
-    styles=("plain", "async"),
+    "custom_advantage_function_path", ("compute_advantages", "custom_advantage"), _SET | same("rollout_data")
 )
 ROLLOUT_DATA = Hook(
-    flag="--rollout-data-postprocess-path",
-    default_names=("postprocess", "rollout_data_postprocess"),
-    names=_SET | same("rollout_id", "rollout_data"),
-    styles=("plain", "async"),
+    "rollout_data_postprocess_path",
+    ("postprocess", "rollout_data_postprocess"),
+    _SET | same("rollout_id", "rollout_data"),
 )
-_REPLIES = same("total_lengths", "response_lengths", "loss_masks")
 TIS = Hook(
-    flag="--custom-tis-function-path",
-    default_names=("custom_tis", "custom_tis_function"),
-    names=_SET | _REPLIES | same("pg_loss", "train_log_probs", "rollout_log_probs"),
-    styles=("plain",),
+    "custom_tis_function_path",
+    ("custom_tis", "custom_tis_function"),
+    _REPLIES | same("pg_loss", "train_log_probs", "rollout_log_probs"),
+    _PLAIN,
 )
 PG_REDUCER = Hook(
-    flag="--custom-pg-loss-reducer-function-path",
-    default_names=("pg_loss_reducer", "get_pg_loss_reducer"),
-    names=_SET | _REPLIES | same("calculate_per_token_loss"),
-    styles=("plain",),
-)
-GROUP_REWARD = Hook(
-    flag="--custom-rm-path",
-    default_names=("get_reward_model", "reward", "custom_rm", "CustomRewardModel"),
-    names=_SET | _GROUP,
-    styles=("plain", "async"),
+    "custom_pg_loss_reducer_function_path",
+    ("pg_loss_reducer", "get_pg_loss_reducer"),
+    _REPLIES | same("calculate_per_token_loss"),
+    _PLAIN,
 )
 REWARD = Hook(
-    flag="--custom-rm-path",
-    default_names=("get_reward_model", "reward", "custom_rm", "CustomRewardModel"),
-    names=same("prompt", "response", "next_state", "messages", "reply", "turn", "sample", "config", "args")
+    "custom_rm_path",
+    ("get_reward_model", "reward", "custom_rm", "CustomRewardModel"),
+    _SET
+    | same("prompt", "response", "next_state", "messages", "reply", "turn", "sample")
     | {"feedback": "next_state", "next_feedback": "next_state"},
-    styles=("plain", "async"),
 )
+GROUP_REWARD = Hook(REWARD.setting, REWARD.default_names, _SAMPLES)
 LOSS_TENSORS = same(
     "policy_logprobs",
     "rollout_logprobs",
@@ -178,9 +148,9 @@ LOSS_TENSORS = same(
 """1-D over the trainable tokens of a micro-batch."""
 
 LOSS = Hook(
-    flag="--custom-loss-function-path",
-    default_names=("compute_loss", "compute_opd_loss", "compute_hybrid_loss"),
-    names=LOSS_TENSORS
+    "custom_loss_function_path",
+    ("compute_loss", "compute_opd_loss", "compute_hybrid_loss"),
+    LOSS_TENSORS
     | same(
         "config",
         "sum_of_sample_mean",
@@ -202,18 +172,8 @@ LOSS = Hook(
         "student_logprobs": "policy_logprobs",
         "scalar_rewards": "rewards",
     },
-    styles=("plain",),
+    _PLAIN,
 )
-
-
-def style_of(function: object) -> Style:
-    """What calling it gives: a value, an awaitable, or a stream of values."""
-    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    if inspect.isasyncgenfunction(target):
-        return "async generator"
-    if inspect.iscoroutinefunction(target):
-        return "async"
-    return "generator" if inspect.isgeneratorfunction(target) else "plain"
 
 
 def load_rollout(path: str) -> tuple[NamedCall, bool]:
@@ -224,10 +184,12 @@ def load_rollout(path: str) -> tuple[NamedCall, bool]:
         PluginError: as `load_hook`.
     """
     found = load_object(path, ROLLOUT.default_names, flag=ROLLOUT.flag)
-    if callable(found) and style_of(found) == "plain" and "ctx" in inspect.signature(found).parameters:
-        return load_hook(dataclasses.replace(ROLLOUT, styles=("plain",)), path), True
-    is_stream = not callable(found) or style_of(found) in ("async generator", "generator")
-    return load_hook(ROLLOUT if is_stream else SLIME_ROLLOUT, path), is_stream
+    hook = SLIME_ROLLOUT
+    if not callable(found) or style_of(found) in ("async generator", "generator"):
+        hook = ROLLOUT
+    elif style_of(found) == "plain" and "ctx" in inspect.signature(found).parameters:
+        hook = dataclasses.replace(ROLLOUT, styles=_PLAIN)
+    return matched(hook, found, path), hook is not SLIME_ROLLOUT
 
 
 def load_hook(hook: Hook, path: str) -> NamedCall:
@@ -236,8 +198,18 @@ def load_hook(hook: Hook, path: str) -> NamedCall:
     Raises:
         PluginError: one line that names the flag, the file and what would be accepted.
     """
+    return matched(hook, load_object(path, hook.default_names, flag=hook.flag), path)
+
+
+def asked_for(hook: Hook, plugin: PluginConfig) -> NamedCall | None:
+    """The function that the settings name; None where they name none. Raises as `load_hook`."""
+    path = getattr(plugin, hook.setting)
+    return load_hook(hook, path) if path else None
+
+
+def matched(hook: Hook, function: object, path: str) -> NamedCall:
+    """What was found at `path`, checked as by `load_hook`."""
     where = f"{hook.flag} {path}"
-    function = load_object(path, hook.default_names, flag=hook.flag, provided=hook.provided)
     if not callable(function):
         raise PluginError(f"{where}: {function!r} is not a function")
     style = "plain" if inspect.isclass(function) else style_of(function)

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slime.algorithms.returns import advantages_of_tokens, compute_gae
 from slime.config.checks.contradictions import LossFacts
 from slime.errors import PluginError
 from slime.fields import fields
 from slime.plugins.calling import NamedCall
-from slime.plugins.gae import advantages_of_tokens, compute_gae
-from slime.plugins.hooks import LOSS, load_hook, same
-from slime.plugins.loading import describe, load_object
+from slime.plugins.hooks import LOSS, matched, same
+from slime.plugins.loading import load_object
 
 _VALUES: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("values of the loss under way")
 _OF_SAMPLES = frozenset(("batch", "logits", "sample_index", "turn_index", "reward", "rewards"))
@@ -72,7 +72,7 @@ class LossHook:
     @property
     def facts(self) -> LossFacts:
         """What settings are checked against."""
-        return LossFacts(describe(self.call.function), self.asks_for)
+        return LossFacts(self.call.place, self.asks_for)
 
     @property
     def divides_by_its_mask(self) -> bool:
@@ -96,7 +96,7 @@ class LossHook:
         return self._checked(result)
 
     def _checked(self, result: Any) -> tuple[Tensor, dict[str, float]]:
-        place = describe(self.call.function)
+        place = self.call.place
         loss, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         if not isinstance(loss, Tensor):
             raise PluginError(
@@ -117,10 +117,10 @@ def load_loss(path: str) -> LossHook:
     Raises:
         PluginError: no such file or name, or a parameter that is not on offer.
     """
-    load_object(path, LOSS.default_names, flag=LOSS.flag)  # the file may register fields, which are on offer then
-    names = {**same(*(field.name for field in fields())), **LOSS.names}
-    hook = dataclasses.replace(LOSS, names=names, provided={"compute_gae": _published_compute_gae})
-    return LossHook(_as_published(load_hook(hook, path)))
+    provided = {"compute_gae": _published_compute_gae}
+    found = load_object(path, LOSS.default_names, flag=LOSS.flag, provided=provided)
+    names = {**same(*(field.name for field in fields())), **LOSS.names}  # the file may have registered some
+    return LossHook(_as_published(matched(dataclasses.replace(LOSS, names=names), found, path)))
 
 
 def _as_published(call: NamedCall) -> NamedCall:

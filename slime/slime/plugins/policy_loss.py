@@ -21,8 +21,7 @@ from torch import Tensor
 from slime.config import PluginConfig
 from slime.errors import PluginError
 from slime.plugins.calling import NamedCall
-from slime.plugins.hooks import PG_REDUCER, TIS, load_hook
-from slime.plugins.loading import describe
+from slime.plugins.hooks import PG_REDUCER, TIS, asked_for
 from slime.plugins.running import user_code
 
 
@@ -43,10 +42,9 @@ class PolicyLossHooks:
             PluginError: it failed, or gave tensors of other shapes, numbers that are none, or no gradient.
         """
         assert self.weigh is not None  # whoever calls has looked
-        call, given = self.weigh, offered["pg_loss"]
-        place = describe(call.function)
+        place, given = self.weigh.place, offered["pg_loss"]
         with user_code(place):
-            result = call(offered)
+            result = self.weigh(offered)
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise PluginError(f"{place} gave {_words(result)}; it gives (pg_loss, modified_masks, metrics)")
         losses, masks, figures = result
@@ -73,10 +71,9 @@ class PolicyLossHooks:
             PluginError: it failed, or gave no function, or that gave no number or no gradient.
         """
         assert self.reduce is not None
-        call = self.reduce
-        place = describe(call.function)
+        place = self.reduce.place
         with user_code(place):
-            reducer = call(offered)
+            reducer = self.reduce(offered)
         if not callable(reducer):
             raise PluginError(f"{place} gave {_words(reducer)}; it gives a function from losses to one number")
         with user_code(place):
@@ -95,8 +92,7 @@ def load_policy_loss_hooks(plugin: PluginConfig) -> PolicyLossHooks:
     Raises:
         PluginError: a path that leads nowhere, or a parameter that is not on offer.
     """
-    weigh, reduce = plugin.custom_tis_function_path, plugin.custom_pg_loss_reducer_function_path
-    return PolicyLossHooks(load_hook(TIS, weigh) if weigh else None, load_hook(PG_REDUCER, reduce) if reduce else None)
+    return PolicyLossHooks(asked_for(TIS, plugin), asked_for(PG_REDUCER, plugin))
 
 
 def _like(place: str, what: str, value: Any, given: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ from typing import Any
 
 from slime.errors import PluginError
 from slime.messages import text_of
-from slime.plugins.calling import NamedCall
-from slime.plugins.hooks import GROUP_REWARD, REWARD, same, style_of
+from slime.plugins.calling import NamedCall, style_of
+from slime.plugins.hooks import GROUP_REWARD, REWARD, same
 from slime.plugins.loading import describe, load_object
 from slime.plugins.running import run_with_deadline
 from slime.types import Message, Turn
@@ -58,7 +58,9 @@ class RewardHook:
             TimeoutError: it took longer than `timeout_s`, counted from the moment it was called.
             Exception: what the plug-in raised.
         """
-        return await self.ask(_values(turn, self.settings), timeout_s)
+        offered = offered_of(turn.messages, turn.completion.text, turn.reply, turn.next_state or ())
+        offered |= {"turn": turn, "config": self.settings, "args": SimpleNamespace(**self.settings)}
+        return await self.ask(offered | {name: make(turn) for name, make in OF_TURN.items()}, timeout_s)
 
     async def ask(self, values: Mapping[str, Any], timeout_s: float) -> Any:
         """The same from values by name; where it takes groups in batches, `rows` has the values of each sample."""
@@ -156,17 +158,16 @@ def _method(found: Any, where: str) -> Callable[..., Any]:
     raise PluginError(f"{where}: {type(found).__name__} has none of {', '.join((*_METHODS, _BATCH_METHOD))}")
 
 
-def _values(turn: Turn, settings: Mapping[str, Any]) -> dict[str, Any]:
+def offered_of(
+    messages: Sequence[Message], response: str, reply: Message, next_state: Sequence[Message] = ()
+) -> dict[str, Any]:
+    """What a reward is offered of a request, its reply and what came after it, by name."""
     return {
-        "prompt": asked(turn.messages),
-        "response": turn.completion.text,
-        "next_state": text_of_all(turn.next_state or ()),
-        "messages": list(turn.messages),
-        "reply": turn.reply,
-        "turn": turn,
-        "config": settings,
-        "args": SimpleNamespace(**settings),
-        **{name: make(turn) for name, make in OF_TURN.items()},
+        "prompt": asked(messages),
+        "response": response,
+        "next_state": text_of_all(next_state),
+        "messages": list(messages),
+        "reply": reply,
     }
 
 

@@ -9,6 +9,7 @@ A thread cannot be ended from outside; it is a daemon, so a call that hangs does
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import inspect
 import threading
@@ -55,29 +56,17 @@ async def run_with_deadline(
 
 
 async def _on_a_thread(work: Callable[[], Any], inside: threading.Lock | None) -> Any:
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: Exception | None) -> None:
-        if outcome.done():  # its deadline passed
-            return
-        if error is None:
-            outcome.set_result(result)
-        else:
-            outcome.set_exception(error)
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()  # no deadline can take it back, so its end is told without a look
 
     def run() -> None:
-        result: Any = None
-        failure: Exception | None = None
         with inside or contextlib.nullcontext():
             try:
-                result = work()
-            except StopIteration as error:  # no future can hold it
-                failure = RuntimeError(f"StopIteration: {error}")
+                outcome.set_result(work())
+            except StopIteration as error:  # no future of a loop can hold it
+                outcome.set_exception(RuntimeError(f"StopIteration: {error}"))
             except Exception as error:  # the user's own code; it is raised again where the call is awaited
-                failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-            loop.call_soon_threadsafe(settle, result, failure)
+                outcome.set_exception(error)
 
     threading.Thread(target=run, name="plug-in", daemon=True).start()
-    return await outcome
+    return await asyncio.wrap_future(outcome)

@@ -72,11 +72,7 @@ class Prescorer:
         """The batch with a stream for each of `names`, and with what comes later where the loss looks ahead."""
         if self._looks_ahead:
             batch = with_later_rewards(batch)
-        if not self.names:
-            return batch
-        samples = iter(self._with_streams(batch.samples))
-        groups = [dataclasses.replace(g, samples=tuple(next(samples) for _ in g.samples)) for g in batch.groups]
-        return Batch(tuple(groups))
+        return batch.with_samples(self._with_streams(batch.samples)) if self.names else batch
 
     @torch.no_grad()
     def _with_streams(self, samples: Sequence[Sample]) -> list[Sample]:

@@ -5,8 +5,9 @@ Sample ─▶ SampleGroup ─▶ Batch ─▶ TrainReport
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 
@@ -87,6 +88,11 @@ class Batch:
     def turn_ids(self) -> tuple[str, ...]:
         """Every turn consumed, in order, each once."""
         return tuple(dict.fromkeys(turn_id for sample in self.samples for turn_id in sample.turn_ids))
+
+    def with_samples(self, samples: Iterable[Sample]) -> Batch:
+        """The same groups with these samples in the place of theirs, in order."""
+        rest = iter(samples)
+        return Batch(tuple(replace(g, samples=tuple(islice(rest, len(g.samples)))) for g in self.groups))
 
 
 @dataclass(frozen=True, slots=True)

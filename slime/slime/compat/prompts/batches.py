@@ -12,14 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slime.compat.conversion import to_group, why_not_trained
-from slime.compat.prompts.groups import GroupMaker
+from slime.compat.prompts.hooks import PromptHooks
 from slime.compat.prompts.source import DataSource, tell
 from slime.compat.sample import Group, Sample, flatten
-from slime.config import Config
 from slime.errors import PluginError
 from slime.fields import fields
-from slime.plugins.calling import NamedCall
-from slime.plugins.loading import describe
 from slime.types import SampleGroup
 
 log = logging.getLogger(__name__)
@@ -46,15 +43,21 @@ _DERIVED = {
 
 
 class BatchMaker:
-    """Finishes batches; `rollout_id` is the number of the next one."""
+    """Finishes batches.
 
-    def __init__(self, config: Config, source: DataSource, maker: GroupMaker) -> None:
+    Args:
+        temperature: that replies are sampled at.
+
+    Attributes:
+        rollout_id: the number of the next one.
+    """
+
+    def __init__(self, hooks: PromptHooks, source: DataSource, temperature: float) -> None:
         self.rollout_id = 0
         self.left_out: Counter[str] = Counter()
-        self._temperature = config.prompts.rollout_temperature
-        self._reward_key = config.prompts.reward_key
+        self._temperature = temperature
         self._source = source
-        self._maker = maker
+        self._hooks = hooks
         self._figures: list[dict[str, float]] = []
         self._group_indices: dict[str, int] = {}
 
@@ -73,9 +76,10 @@ class BatchMaker:
         """
         ordered = sorted(batch, key=lambda pair: _order(pair[0]))
         groups = [group for group, _ in ordered]
-        await self._look(groups)
+        await self._hooks.call("rollout_sample_filter_path", samples=groups)
+        await self._hooks.call("rollout_all_samples_process_path", samples=groups, data_source=self._source)
         for sample in flatten(groups):
-            sample.reward = sample.get_reward_value(self._maker.args)
+            sample.reward = sample.get_reward_value(self._hooks.args)
         await self._log(groups, seconds, metrics or {})
         advantages = await self._advantages(flatten(groups))
         finished: list[SampleGroup] = []
@@ -115,36 +119,25 @@ class BatchMaker:
             self._group_indices[group_id] = index
         return group_id
 
-    async def _look(self, groups: list[Group]) -> None:
-        """The hooks that may mark samples, or only look."""
-        hooks = self._maker.hooks
-        offered = {"args": self._maker.args, "config": self._maker.settings, "samples": groups}
-        if hooks.sample_filter is not None:
-            await hooks.call(hooks.sample_filter, offered)
-        if hooks.all_samples is not None:
-            await hooks.call(hooks.all_samples, offered | {"data_source": self._source})
-
     async def _log(self, groups: list[Group], seconds: float, extra: Mapping[str, Any]) -> None:
-        hooks = self._maker.hooks
-        if hooks.rollout_log is not None:
-            offered = {"args": self._maker.args, "config": self._maker.settings, "samples": flatten(groups)}
-            offered |= {"rollout_id": self.rollout_id, "extra_metrics": dict(extra), "rollout_time": seconds}
-            if await hooks.call(hooks.rollout_log, offered):
-                return
-        self._figures.append(_figures(groups) | {"rollout/seconds": seconds} | _numbers(extra))
-
-    # ---- rewards and conversion
+        is_logged = await self._hooks.call(
+            "custom_rollout_log_function_path",
+            samples=flatten(groups),
+            rollout_id=self.rollout_id,
+            extra_metrics=dict(extra),
+            rollout_time=seconds,
+        )
+        if not is_logged:
+            self._figures.append(_figures(groups) | {"rollout/seconds": seconds} | _numbers(extra))
 
     async def _advantages(self, samples: list[Sample]) -> dict[int, float]:
         """Advantages that a hook made, by `id(sample)`; a converter changes the samples as well."""
-        hooks = self._maker.hooks
-        offered = {"args": self._maker.args, "config": self._maker.settings, "samples": samples}
-        if hooks.convert is not None:
-            return _converted(hooks.convert, await hooks.call(hooks.convert, offered), samples)
-        if hooks.reward_post is None:
+        if convert := self._hooks.get(name := "custom_convert_samples_to_train_data_path"):
+            return _converted(convert.place, await self._hooks.call(name, samples=samples), samples)
+        post_process = self._hooks.get(name := "custom_reward_post_process_path")
+        if post_process is None:
             return {}
-        result = await hooks.call(hooks.reward_post, offered)
-        place = describe(hooks.reward_post.function)
+        result, place = await self._hooks.call(name, samples=samples), post_process.place
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise PluginError(f"{place} gave {type(result).__name__}; it gives (raw rewards, rewards)")
         raw, processed = (_list(place, values, len(samples)) for values in result)
@@ -153,9 +146,8 @@ class BatchMaker:
         return {id(sample): float(value) for sample, value in zip(samples, processed, strict=True)}
 
 
-def _converted(hook: NamedCall, data: Any, samples: list[Sample]) -> dict[int, float]:
+def _converted(place: str, data: Any, samples: list[Sample]) -> dict[int, float]:
     """Put slime's train data back onto the samples."""
-    place = describe(hook.function)
     if not isinstance(data, Mapping):
         raise PluginError(f"{place} gave {type(data).__name__}; it gives a mapping of lists")
     declared = {field.name for field in fields()}

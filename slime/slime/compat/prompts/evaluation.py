@@ -9,16 +9,16 @@ import asyncio
 import copy
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from slime.chat import ChatFormat
-from slime.compat.hook_engines import arguments_now
 from slime.compat.prompts.groups import GroupMaker
+from slime.compat.prompts.hooks import PromptHooks
 from slime.compat.prompts.source import DataSource, read_prompts
 from slime.compat.sample import Group, RolloutFnEvalOutput, Sample, flatten
-from slime.config import Config
+from slime.config import Config, PromptConfig
 from slime.errors import ConfigError, PluginError
-from slime.plugins.loading import describe
 
 PromptSets = Mapping[str, Sequence[Sample]]
 
@@ -38,19 +38,19 @@ def load_eval_prompts(config: Config) -> PromptSets:
     return sets
 
 
+@dataclass(frozen=True)
 class Evaluation:
     """Evaluates every so many updates.
 
-    Args:
+    Attributes:
         sets: prompts by name; ignored by `--eval-function-path`, which has its own.
     """
 
-    def __init__(self, config: Config, sets: PromptSets, source: DataSource, maker: GroupMaker) -> None:
-        self._interval = config.prompts.eval_interval
-        self._num_per_prompt = config.prompts.n_samples_per_eval_prompt
-        self._sets = sets
-        self._source = source
-        self._maker = maker
+    config: PromptConfig
+    sets: PromptSets
+    source: DataSource
+    hooks: PromptHooks
+    maker: GroupMaker
 
     async def run(self, step: int) -> dict[str, float]:
         """`eval/…` figures if an evaluation is due after update `step`.
@@ -58,33 +58,34 @@ class Evaluation:
         Raises:
             PluginError: a hook failed.
         """
-        if not self._interval or step % self._interval:
+        if not self.config.eval_interval or step % self.config.eval_interval:
             return {}
-        hooks = self._maker.hooks
-        offered = {"args": await arguments_now(self._maker.args), "config": self._maker.settings, "rollout_id": step}
+        data, extra = await self._evaluated(step)
+        is_logged = await self.hooks.call(
+            "custom_eval_rollout_log_function_path", rollout_id=step, data=data, extra_metrics=dict(extra)
+        )
+        return {} if is_logged else _figures(data) | {str(name): float(value) for name, value in extra.items()}
+
+    async def _evaluated(self, step: int) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """Replies and rewards by set, and figures of `--eval-function-path`."""
+        own = self.hooks.get("eval_function_path")
+        if own is None:
+            return {name: await self._replies(prompts, step) for name, prompts in self.sets.items()}, {}
+        result = await self.hooks.sample(own, rollout_id=step, data_source=self.source, evaluation=True)
         extra: Mapping[str, Any] = {}
-        if hooks.evaluate is None:
-            data = {name: await self._replies(prompts, step) for name, prompts in self._sets.items()}
-        else:
-            place = describe(hooks.evaluate.function)
-            result: Any = await hooks.call(hooks.evaluate, offered | {"data_source": self._source, "evaluation": True})
-            if isinstance(result, RolloutFnEvalOutput):
-                extra, result = result.metrics or {}, result.data
-            if not isinstance(result, Mapping) or not all(isinstance(v, Mapping) for v in result.values()):
-                raise PluginError(f"{place} gave {type(result).__name__}; an evaluation is a mapping of sets")
-            data = dict(result)
-        if hooks.eval_log is not None and await hooks.call(
-            hooks.eval_log, offered | {"data": data, "extra_metrics": dict(extra)}
-        ):
-            return {}
-        return _figures(data) | {str(name): float(value) for name, value in extra.items()}
+        if isinstance(result, RolloutFnEvalOutput):
+            extra, result = result.metrics or {}, result.data
+        if not isinstance(result, Mapping) or not all(isinstance(v, Mapping) for v in result.values()):
+            raise PluginError(f"{own.place} gave {type(result).__name__}; an evaluation is a mapping of sets")
+        return dict(result), extra
 
     async def _replies(self, prompts: Sequence[Sample], step: int) -> dict[str, Any]:
-        groups: list[Group] = [[copy.deepcopy(prompt) for _ in range(self._num_per_prompt)] for prompt in prompts]
-        made = await asyncio.gather(*(self._maker.make(group, step, evaluation=True) for group in groups))
+        number = self.config.n_samples_per_eval_prompt
+        groups: list[Group] = [[copy.deepcopy(prompt) for _ in range(number)] for prompt in prompts]
+        made = await asyncio.gather(*(self.maker.make(group, step, evaluation=True) for group in groups))
         samples = flatten(made)
         return {
-            "rewards": [sample.get_reward_value(self._maker.args) for sample in samples],
+            "rewards": [sample.get_reward_value(self.hooks.args) for sample in samples],
             "truncated": [sample.status is Sample.Status.TRUNCATED for sample in samples],
             "samples": samples,
         }

@@ -4,8 +4,6 @@
                  │ one engine call at a time, on the next engine       │
                  └ engine away: again, elsewhere ◀┘                    └ no score: the sample stays out
 
-Who rewards: --custom-rm-path, or with --judge-siblings a model that compares the replies (see `comparing`).
-
 A generate function may give one sample, or a list where it cut a trajectory into several.
 """
 
@@ -17,22 +15,17 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from slime.chat import ChatFormat
-from slime.compat.arguments import sampling_params, slime_arguments
-from slime.compat.hook_engines import arguments_now, check_sampled_by
-from slime.compat.prompts.comparing import GroupComparer
+from slime.compat.arguments import sampling_params
 from slime.compat.prompts.hooks import PromptHooks
-from slime.compat.rewards import SampleJudge
+from slime.compat.prompts.rewards import GroupComparer, SampleJudge
 from slime.compat.sample import Group, Sample, flatten
 from slime.config import Config
 from slime.engines.dialect import version_to_wire
 from slime.errors import EngineRejected, EngineUnavailable, PluginError
 from slime.plugins.calling import NamedCall
-from slime.plugins.loading import describe
-from slime.plugins.settings import plugin_settings
 from slime.protocols import Engine, GenerateRequest
 from slime.types import SamplingParams
 
@@ -47,41 +40,30 @@ class GroupMaker:
     """Generates and rewards groups on a number of engines.
 
     Args:
+        judge: of the rewards; None where the generate hook gives them.
         engines: asked in turn.
-        engine_urls: theirs, for hooks that ask by themselves; empty where the engines have none.
-        judge: of `--custom-rm-path`; None where the generate hook gives rewards, or `comparer` does.
-        comparer: of `--judge-siblings`.
     """
 
     def __init__(
         self,
         config: Config,
         hooks: PromptHooks,
-        judge: SampleJudge | None,
+        judge: SampleJudge | GroupComparer | None,
         engines: Sequence[Engine],
         chat: ChatFormat,
-        engine_urls: Sequence[str] = (),
-        comparer: GroupComparer | None = None,
     ) -> None:
-        self.hooks = hooks
-        self.judge = judge
-        self._comparer = comparer
-        self.settings = plugin_settings(config)
         self._config = config
+        self._hooks = hooks
+        self._judge = judge
         self._chat = chat
         self._next_engine = itertools.cycle(engines)
-        urls = engine_urls or [""]
-        self._adapter = config.lora.shared_adapter
-        self._args = itertools.cycle(
-            [slime_arguments(config, engine_url=url, stop_token_ids=chat.stop_token_ids) for url in urls]
-        )
         self._free = asyncio.Semaphore(config.engine.max_running_requests * len(engines))
         self._num_failed = 0
 
     @property
-    def args(self) -> SimpleNamespace:
-        """slime's `args`, with the address of the next engine."""
-        return next(self._args)
+    def is_unjudged(self) -> bool:
+        """Whether the reward is switched off, so that nothing sampled from now on could be trained."""
+        return self._judge is not None and self._judge.is_disabled
 
     async def make(self, group: Group, rollout_id: int, *, evaluation: bool = False) -> Group:
         """The group with replies and rewards.
@@ -96,37 +78,26 @@ class GroupMaker:
         await self.reward(made)
         return made
 
-    # ---- generating
-
     async def _generate(self, sample: Sample, rollout_id: int, *, evaluation: bool) -> Any:
         """The sample, or several that it was cut into."""
         _refuse_what_is_not_read(sample)
         async with self._free:
             if sample.status not in (Sample.Status.PENDING, Sample.Status.ABORTED):
                 return sample  # it came finished from the data source
-            if self.hooks.generate is None:
-                made: Any = await self._ask_engine(sample)
+            if generate := self._hooks.get("custom_generate_function_path"):
+                made = await self._ask_hook(generate, sample, evaluation=evaluation)
             else:
-                made = await self._ask_hook(self.hooks.generate, sample, evaluation=evaluation)
-        for hook in self.hooks.sample_hooks:
-            for part in flatten([made]):
-                values = {"args": self.args, "config": self.settings, "sample": part}
-                await self.hooks.call(hook, values | {"rollout_id": rollout_id, "evaluation": evaluation})
+                made = await self._ask_engine(sample)
+        for part in flatten([made]):
+            await self._hooks.call(
+                "rollout_sample_hook_path", sample=part, rollout_id=rollout_id, evaluation=evaluation
+            )
         return made
 
     async def _ask_hook(self, hook: NamedCall, sample: Sample, *, evaluation: bool) -> Any:
-        args = await arguments_now(self.args)
-        values = {
-            "args": args,
-            "config": self.settings,
-            "sample": sample,
-            "sampling_params": sampling_params(self._config, stop_token_ids=self._chat.stop_token_ids),
-            "evaluation": evaluation,
-        }
+        params = sampling_params(self._config, self._chat.stop_token_ids)
         try:
-            made = await self.hooks.call(hook, values)
-            samples = [part for part in flatten([made]) if isinstance(part, Sample)]
-            check_sampled_by(args.weight_version, samples, describe(hook.function))
+            made = await self._hooks.sample(hook, sample=sample, sampling_params=params, evaluation=evaluation)
         except PluginError as error:
             self._num_failed += 1
             log.warning("generate hook failed sample=%s error=%s", sample.index, error)
@@ -137,11 +108,9 @@ class GroupMaker:
         self._num_failed = 0
         parts = flatten([made])
         if not parts or not all(isinstance(part, Sample) for part in parts):
-            raise PluginError(
-                f"{describe(hook.function)} gave {type(made).__name__}; it gives a sample, or a list of them"
-            )
+            raise PluginError(f"{hook.place} gave {type(made).__name__}; it gives a sample, or a list of them")
         if len(parts) > 1 and len({part.rollout_id for part in parts} - {None}) != 1:
-            raise PluginError(f"{describe(hook.function)} gave parts of one trajectory that do not share a rollout_id")
+            raise PluginError(f"{hook.place} gave parts of one trajectory that do not share a rollout_id")
         return made
 
     async def _ask_engine(self, sample: Sample) -> Sample:
@@ -154,7 +123,8 @@ class GroupMaker:
         prompt_ids = sample.prompt_ids or self._prompt_ids(sample)
         deadline = time.monotonic() + self._config.engine.engine_start_timeout_s
         while True:
-            request = GenerateRequest(f"prompt{uuid.uuid4().hex}", tuple(prompt_ids), sampling, self._adapter)
+            request_id, adapter = f"prompt{uuid.uuid4().hex}", self._config.lora.shared_adapter
+            request = GenerateRequest(request_id, tuple(prompt_ids), sampling, adapter)
             try:
                 completion = await next(self._next_engine).generate(request)
                 break
@@ -183,26 +153,10 @@ class GroupMaker:
             return self._chat.encode(sample.prompt)
         return self._chat.render(sample.prompt)
 
-    # ---- rewarding
-
     async def reward(self, group: Group) -> None:
         """Give a reward to every finished sample that has none; a reward that fails leaves it without."""
-        if self._comparer is not None:
-            await self._comparer.reward(group)
-        if self.judge is None:
-            return
-        finished = (Sample.Status.COMPLETED, Sample.Status.TRUNCATED)
-        waiting = [sample for sample in flatten(group) if sample.reward is None and sample.status in finished]
-        if not waiting:
-            return
-        if self._config.prompts.group_rm:
-            verdicts = await self.judge.judge_group(waiting, self.args)
-        else:
-            verdicts = list(await asyncio.gather(*(self.judge.judge_sample(sample, self.args) for sample in waiting)))
-        for sample, verdict in zip(waiting, verdicts, strict=True):
-            sample.reward = verdict.score
-            if verdict.details:
-                sample.metadata["reward_details"] = dict(verdict.details)
+        if self._judge is not None:
+            await self._judge.reward(group)
 
 
 def _refuse_what_is_not_read(sample: Sample) -> None:

@@ -2,27 +2,25 @@
 
 --rollout-function-path ─▶ plan_rollout: loaded and checked ─ engines are up ─▶ plan.open(ctx, config) ─▶ Rollout
 
-it is                                                                          the plan
-an async generator that asks for `prompts`                                     PromptPlan
-another async generator, or a function of `ctx` that returns one               RolloutPlan: conversations
-a plain or async function                                                      BatchPlan: called a batch at a time
+it is                                                                          the rollout's kind
+an async generator that asks for `prompts`                                     PROMPTS
+another async generator, or a function of `ctx` that returns one               CONVERSATIONS
+a plain or async function                                                      BATCHES: called a batch at a time
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from slime.chat import ChatFormat
-from slime.compat.calls import batches_of
-from slime.compat.prompts.comparing import GroupComparer
 from slime.compat.prompts.evaluation import Evaluation, PromptSets, load_eval_prompts
 from slime.compat.prompts.groups import GroupMaker
-from slime.compat.prompts.hooks import PromptHooks, load_data_source, load_prompt_hooks
+from slime.compat.prompts.hooks import LoadedHooks, PromptHooks, load_prompt_hooks
+from slime.compat.prompts.rewards import GroupComparer, SampleJudge
 from slime.compat.prompts.rollout import PromptRun
-from slime.compat.prompts.source import DataSource, NoPrompts
-from slime.compat.rewards import SampleJudge
+from slime.compat.prompts.source import DataSource, NoPrompts, load_data_source
 from slime.compat.rollout_data import load_batch_hooks
 from slime.config import Config, PluginConfig
 from slime.config.checks.contradictions import RolloutFacts, RolloutKind, check_rollout
@@ -42,20 +40,25 @@ GIVES_GROUPS = "gives_groups"
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """A rollout of conversations, loaded and checked.
+    """A rollout, loaded and checked.
 
     Attributes:
         call: the rollout function.
         reward: of `--custom-rm-path`.
+        hooks, source, eval_sets: of a rollout over prompts.
     """
 
     call: NamedCall
-    reward: RewardHook | None
+    kind: RolloutKind
+    reward: RewardHook | None = None
+    hooks: LoadedHooks = field(default_factory=dict)
+    source: DataSource = NoPrompts()
+    eval_sets: PromptSets = field(default_factory=dict)
 
     @property
     def is_endless(self) -> bool:
         """Whether samples come as people talk, so that a run which trains nothing for a while goes on."""
-        return True
+        return self.kind is RolloutKind.CONVERSATIONS
 
     def open(self, ctx: RolloutContext, config: Config, named: Mapping[str, Any]) -> Rollout:
         """The rollout, on engines that are up.
@@ -63,64 +66,34 @@ class RolloutPlan:
         Args:
             named: what it may ask for beside the context: `teacher`, `hint_source`.
         """
-        return StreamRollout(lambda: self.call(offered(ctx, config, **named)))
-
-
-@dataclass(frozen=True)
-class PromptPlan(RolloutPlan):
-    """A rollout over prompts.
-
-    Attributes:
-        hooks, source, eval_sets: see `PromptRun`.
-    """
-
-    hooks: PromptHooks
-    source: DataSource
-    eval_sets: PromptSets
-
-    @property
-    def is_endless(self) -> bool:
-        return False
-
-    def open(self, ctx: RolloutContext, config: Config, named: Mapping[str, Any]) -> Rollout:
+        if self.kind is RolloutKind.CONVERSATIONS:
+            return StreamRollout(lambda: self.call(offered(ctx, config, **named)))
         prompts = self.prompts(ctx, config)
+        if self.kind is RolloutKind.BATCHES:
+            return _Prompted(prompts, lambda: prompts.batches_of(self.call))
         return _Prompted(prompts, lambda: self.call(offered(ctx, config, prompts=prompts, **named)))
 
     def prompts(self, ctx: RolloutContext, config: Config) -> PromptRun:
         """What a loop over prompts works with."""
-        judge = comparer = None
-        if self.reward is not None:
-            judge = SampleJudge(
-                self.reward, timeout_s=config.plugin.hook_timeout_s, reward_key=config.prompts.reward_key
-            )
-        if ctx.model is not None and config.judge.judge_siblings:
-            comparer = GroupComparer(RelativeJudge(ctx.model, config.judge), config.judge.num_judge_workers)
         chat = ChatFormat.load(config.model.model_path)
-        maker = GroupMaker(config, self.hooks, judge, ctx.engines, chat, ctx.engine_urls, comparer)
-        return PromptRun(
-            config, self.source, maker, ctx.progress, Evaluation(config, self.eval_sets, self.source, maker)
-        )
+        hooks = PromptHooks(config, self.hooks, ctx.engine_urls, chat.stop_token_ids)
+        judge: SampleJudge | GroupComparer | None = None
+        if self.reward is not None:
+            timeout_s, key = config.plugin.hook_timeout_s, config.prompts.reward_key
+            judge = SampleJudge(self.reward, hooks, timeout_s=timeout_s, reward_key=key)
+        elif ctx.model is not None and config.judge.judge_siblings:
+            judge = GroupComparer(RelativeJudge(ctx.model, config.judge), config.judge.num_judge_workers)
+        maker = GroupMaker(config, hooks, judge, ctx.engines, chat)
+        evaluation = Evaluation(config.prompts, self.eval_sets, self.source, hooks, maker)
+        return PromptRun(config, self.source, hooks, maker, ctx.progress, evaluation)
 
 
-@dataclass(frozen=True)
-class BatchPlan(PromptPlan):
-    """A rollout function in slime's call style."""
-
-    def open(self, ctx: RolloutContext, config: Config, named: Mapping[str, Any]) -> Rollout:
-        prompts = self.prompts(ctx, config)
-        batch_size = config.rollout.rollout_batch_size
-        return _Prompted(prompts, lambda: batches_of(self.call, prompts, batch_size=batch_size))
-
-
-class _Prompted(Rollout):
+class _Prompted(StreamRollout):
     """A stream over what a `PromptRun` has; the run is told what became of its samples."""
 
     def __init__(self, prompts: PromptRun, open_stream: Callable[[], AsyncGenerator[SampleGroup]]) -> None:
+        super().__init__(open_stream)
         self._prompts = prompts
-        self._open_stream = open_stream
-
-    def stream(self) -> AsyncGenerator[SampleGroup]:
-        return self._open_stream()
 
     def left_out(self) -> Mapping[str, int]:
         return self._prompts.left_out()
@@ -156,7 +129,7 @@ def plan_rollout(config: Config) -> RolloutPlan:
         takes_groups = prompts.group_rm and not is_live
         reward = load_reward(plugin.custom_rm_path, plugin_settings(config), takes_groups=takes_groups)
     if is_live:
-        return RolloutPlan(call, reward)
-    make = BatchPlan if kind is RolloutKind.BATCHES else PromptPlan
-    source = load_data_source(config) if has_source else NoPrompts()
-    return make(call, reward, load_prompt_hooks(plugin), source, load_eval_prompts(config))
+        return RolloutPlan(call, kind, reward)
+    hooks = load_prompt_hooks(plugin)
+    source = load_data_source(config, hooks) if has_source else NoPrompts()
+    return RolloutPlan(call, kind, reward, hooks, source, load_eval_prompts(config))

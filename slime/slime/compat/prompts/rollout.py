@@ -7,6 +7,12 @@
 
 Groups are under way all the time, also while the trainer trains and while weights are swapped. With `--max-staleness 0`
 a prompt is given out only when everything sampled before is trained: on-policy.
+
+A rollout function in slime's call style makes the groups of a batch itself:
+
+    room for a batch? ─▶ generate_rollout(args, rollout_id, data_source, evaluation=False) ─▶ groups ─▶ reward ─▶ …
+
+A plain one runs on a thread, where it may start an event loop of its own; so the server goes on answering.
 """
 
 from __future__ import annotations
@@ -23,11 +29,12 @@ from slime.compat.arguments import groups_per_batch
 from slime.compat.prompts.batches import BatchMaker
 from slime.compat.prompts.evaluation import Evaluation
 from slime.compat.prompts.groups import GroupMaker
+from slime.compat.prompts.hooks import PromptHooks
 from slime.compat.prompts.source import DataSource, tell
-from slime.compat.sample import DynamicFilterOutput, Group, Sample, flatten
+from slime.compat.sample import DynamicFilterOutput, Group, RolloutFnTrainOutput, Sample, flatten
 from slime.config import Config
 from slime.errors import PluginError, RunStalled
-from slime.plugins.loading import describe
+from slime.plugins.calling import NamedCall
 from slime.progress import Progress
 from slime.types import SampleGroup
 
@@ -44,14 +51,16 @@ class PromptRun:
         self,
         config: Config,
         source: DataSource,
+        hooks: PromptHooks,
         maker: GroupMaker,
         progress: Progress,
-        evaluation: Evaluation | None = None,
+        evaluation: Evaluation,
     ) -> None:
         self.source = source
         self.maker = maker
         self.progress = progress
-        self.batches = BatchMaker(config, source, maker)
+        self.batches = BatchMaker(hooks, source, config.prompts.rollout_temperature)
+        self._hooks = hooks
         self._evaluation = evaluation
         self._batch_size = config.rollout.rollout_batch_size
         self._group_size = config.rollout.num_rollouts_per_prompt
@@ -80,8 +89,7 @@ class PromptRun:
 
     async def updated(self, step: int) -> Mapping[str, float]:
         """Update `step` was made: figures of the batches since the last one, and of an evaluation if one is due."""
-        evaluated = {} if self._evaluation is None else await self._evaluation.run(step)
-        return {**self.metrics(), **evaluated}
+        return {**self.metrics(), **await self._evaluation.run(step)}
 
     async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
         """The checkpoint of `step` is written, and it is the first to hold these groups: the data source's turn."""
@@ -92,21 +100,41 @@ class PromptRun:
 
     def load(self) -> None:
         """Bring the data source to the trainer's checkpoint."""
+        self.batches.rollout_id = self.progress.step
         tell(self.source, "load", self.progress.step)
 
     def has_room(self, num_samples: int) -> bool:
         """Whether so many samples more would still be trained in time."""
         return self.progress.num_pending + num_samples < self._ahead
 
-    @property
-    def is_unjudged(self) -> bool:
-        """Whether the reward is switched off, so that nothing sampled from now on could be trained."""
-        return self.maker.judge is not None and self.maker.judge.is_disabled
-
     def check_is_judged(self) -> None:
         """Raise RunStalled where the reward is switched off."""
-        if self.is_unjudged:
+        if self.maker.is_unjudged:
             raise RunStalled("--custom-rm-path failed again and again and was switched off: see its errors in the log")
+
+    async def batches_of(self, call: NamedCall) -> AsyncGenerator[SampleGroup]:
+        """Groups that a function in slime's call style makes, a batch a call; endless.
+
+        Raises:
+            PluginError: the function failed, took too long, or gave no groups of samples.
+            RunStalled: the reward was switched off.
+        """
+        self.load()
+        while True:
+            self.check_is_judged()
+            if not self.has_room(self._batch_size - 1):
+                await asyncio.sleep(_POLL_S)
+                continue
+            began, version = time.monotonic(), self.progress()
+            made = await self._hooks.sample(
+                call, rollout_id=self.batches.rollout_id, data_source=self.source, evaluation=False
+            )
+            output = made if isinstance(made, RolloutFnTrainOutput) else RolloutFnTrainOutput(made)
+            groups = as_groups(output.samples, call.place)
+            await asyncio.gather(*(self.maker.reward(group) for group in groups))
+            batch = [(group, version) for group in groups]
+            for finished in await self.batches.finish(batch, time.monotonic() - began, output.metrics):
+                yield finished
 
     async def stream(self) -> AsyncGenerator[SampleGroup]:
         """Groups to train on, as they are finished, until the data source has no more prompts.
@@ -128,7 +156,7 @@ class PromptRun:
                     for group in await self.batches.finish(batch, time.monotonic() - began):
                         yield group
                     began = time.monotonic()
-                if (self._is_exhausted or self.is_unjudged) and not self._under_way and not self._kept:
+                if (self._is_exhausted or self.maker.is_unjudged) and not self._under_way and not self._kept:
                     self.check_is_judged()
                     log.info("the prompts are exhausted")
                     return
@@ -138,7 +166,7 @@ class PromptRun:
             await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _give_out(self) -> None:
-        while len(self._under_way) < self._num_at_once and self._has_room() and not self.is_unjudged:
+        while len(self._under_way) < self._num_at_once and self._has_room() and not self.maker.is_unjudged:
             groups = self.source.get_samples(1)
             if not groups:
                 self._is_exhausted = True
@@ -167,16 +195,15 @@ class PromptRun:
     async def _filter(self, group: Group) -> DynamicFilterOutput:
         if all(sample.reward is None for sample in flatten(group)):
             return DynamicFilterOutput(keep=False, reason="unjudged")
-        hook = self.maker.hooks.dynamic_filter
+        hook = self._hooks.get(name := "dynamic_sampling_filter_path")
         if hook is None:
             return DynamicFilterOutput(keep=True)
-        offered = {"args": self.maker.args, "config": self.maker.settings, "samples": group}
-        result = await self.maker.hooks.call(hook, offered)
+        result = await self._hooks.call(name, samples=group)
         if isinstance(result, DynamicFilterOutput):
             return result
         if isinstance(result, bool) or getattr(result, "shape", None) == ():
             return DynamicFilterOutput(keep=bool(result))
-        raise PluginError(f"{describe(hook.function)} gave {type(result).__name__}; a filter says True or False")
+        raise PluginError(f"{hook.place} gave {type(result).__name__}; a filter says True or False")
 
     def _drop(self, group: Group, reason: str) -> None:
         self._dropped[reason] += 1
@@ -188,7 +215,7 @@ class PromptRun:
         if self._is_exhausted and not self._under_way and len(self._kept) < self._groups_per_batch:
             self._kept += self._reserve
             self._reserve = []
-        is_stuck = not self._under_way and (self._is_exhausted or self.is_unjudged or not self._has_room())
+        is_stuck = not self._under_way and (self._is_exhausted or self.maker.is_unjudged or not self._has_room())
         if len(self._kept) < self._groups_per_batch and not is_stuck:
             return []
         batch, self._kept = self._kept[: self._groups_per_batch], self._kept[self._groups_per_batch :]

@@ -15,13 +15,16 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from slime.chat import ChatFormat
+from slime.compat.prompts.hooks import LoadedHooks, PromptHooks
 from slime.compat.sample import Group, Sample, flatten
-from slime.config import PromptConfig
+from slime.config import Config, PromptConfig
 from slime.errors import ConfigError, PluginError, nearest
+from slime.plugins.running import user_code
 
 BufferFilter = Callable[[list[Group], int], list[Group]]
 """(groups that were returned, how many are wanted) → those to give out, which it takes from the list."""
@@ -59,47 +62,38 @@ class NoPrompts:
         raise PluginError("there is no data source to give samples back to: give --prompt-data or --data-source-path")
 
 
+@dataclass
 class PromptSource:
     """A data source over a file of prompts.
 
-    Args:
+    Attributes:
         prompts: one sample a row, not yet numbered; see `read_prompts`.
         num_per_prompt: samples of one group.
-        state_dir: where states are kept; None keeps none.
-        buffer_filter: which of the returned groups are given out first; the oldest, when None.
+        state_dir: where states are kept.
+        buffer_filter: which of the returned groups are given out first.
     """
 
-    def __init__(
-        self,
-        prompts: Sequence[Sample],
-        *,
-        num_per_prompt: int,
-        shuffle: bool = False,
-        seed: int = 42,
-        state_dir: Path | None = None,
-        buffer_filter: BufferFilter | None = None,
-    ) -> None:
-        if not prompts:
-            raise ConfigError("--prompt-data holds no prompt")
-        self._prompts = prompts
-        self._num_per_prompt = num_per_prompt
-        self._shuffle = shuffle
-        self._seed = seed
-        self._state_dir = state_dir
-        self._buffer_filter = buffer_filter or take_first
-        self._returned: list[Group] = []
-        self._rows: dict[int, int] = {}  # group → row of its prompt, for all that were given out and not settled
-        self._num_drawn = 0
-        self._num_groups = 0
-        self._again: list[int] = []  # rows that were out when the checkpoint was written
-        self._order: tuple[int, list[int]] = (-1, [])
+    prompts: Sequence[Sample]
+    num_per_prompt: int
+    shuffle: bool
+    seed: int
+    state_dir: Path
+    buffer_filter: BufferFilter
+    _returned: list[Group] = field(default_factory=list, init=False)
+    _rows: dict[int, int] = field(default_factory=dict, init=False)
+    """Group → row of its prompt, for all that were given out and not settled."""
+    _again: list[int] = field(default_factory=list, init=False)
+    """Rows that were out when the checkpoint was written."""
+    _num_drawn: int = field(default=0, init=False)
+    _num_groups: int = field(default=0, init=False)
+    _order: tuple[int, list[int]] = field(default=(-1, []), init=False)
 
-    def __len__(self) -> int:
-        """Prompts in the file."""
-        return len(self._prompts)
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise ConfigError("--prompt-data holds no prompt")
 
     def get_samples(self, num_samples: int) -> list[Group]:
-        groups = self._buffer_filter(self._returned, num_samples) if self._returned else []
+        groups = self.buffer_filter(self._returned, num_samples) if self._returned else []
         return groups + [self._new_group() for _ in range(num_samples - len(groups))]
 
     def add_samples(self, samples: list[Group]) -> None:
@@ -115,9 +109,7 @@ class PromptSource:
 
     def save(self, rollout_id: int) -> None:
         """Write the state that belongs to the checkpoint of update `rollout_id`."""
-        if self._state_dir is None:
-            return
-        self._state_dir.mkdir(parents=True, exist_ok=True)
+        self.state_dir.mkdir(parents=True, exist_ok=True)
         state = {"drawn": self._num_drawn, "groups": self._num_groups, "out": [*self._rows.values(), *self._again]}
         file = self._state_file(rollout_id)
         partial = file.with_suffix(".partial")
@@ -126,36 +118,35 @@ class PromptSource:
 
     def load(self, rollout_id: int) -> None:
         """Go on as if the updates after `rollout_id` had not been made; from the beginning where there is no state."""
-        file = None if self._state_dir is None else self._state_file(rollout_id)
-        if file is None or not file.exists():
+        file = self._state_file(rollout_id)
+        if not file.exists():
             return
         state = json.loads(file.read_text(encoding="utf-8"))
         self._num_drawn, self._num_groups = int(state["drawn"]), int(state["groups"])
-        self._again = [int(row) for row in state["out"] if int(row) < len(self._prompts)]
+        self._again = [int(row) for row in state["out"] if int(row) < len(self.prompts)]
         self._returned, self._rows = [], {}
 
     def _state_file(self, rollout_id: int) -> Path:
-        assert self._state_dir is not None
-        return self._state_dir / f"prompts-{rollout_id}.json"
+        return self.state_dir / f"prompts-{rollout_id}.json"
 
     def _new_group(self) -> Group:
         row = self._again.pop(0) if self._again else self._draw()
         group_index, self._num_groups = self._num_groups, self._num_groups + 1
         self._rows[group_index] = row
         group: Group = []
-        for number in range(self._num_per_prompt):
-            sample = copy.deepcopy(self._prompts[row])
-            sample.group_index, sample.index = group_index, group_index * self._num_per_prompt + number
+        for number in range(self.num_per_prompt):
+            sample = copy.deepcopy(self.prompts[row])
+            sample.group_index, sample.index = group_index, group_index * self.num_per_prompt + number
             group.append(sample)
         return group
 
     def _draw(self) -> int:
-        epoch, offset = divmod(self._num_drawn, len(self._prompts))
+        epoch, offset = divmod(self._num_drawn, len(self.prompts))
         self._num_drawn += 1
         if self._order[0] != epoch:
-            rows = list(range(len(self._prompts)))
-            if self._shuffle:
-                random.Random(f"{self._seed} {epoch}").shuffle(rows)
+            rows = list(range(len(self.prompts)))
+            if self.shuffle:
+                random.Random(f"{self.seed} {epoch}").shuffle(rows)
             self._order = epoch, rows
         return self._order[1][offset]
 
@@ -165,6 +156,47 @@ def take_first(buffer: list[Group], num_samples: int) -> list[Group]:
     taken = buffer[:num_samples]
     del buffer[:num_samples]
     return taken
+
+
+def load_data_source(config: Config, loaded: LoadedHooks) -> DataSource:
+    """The prompts of `--prompt-data`, or the data source of `--data-source-path`.
+
+    Raises:
+        ConfigError: the file is missing or no prompts, or the class has not the methods of a data source.
+    """
+    hooks, prompts = PromptHooks(config, loaded), config.prompts
+    if own := hooks.get("data_source_path"):
+        where = f"--data-source-path {config.plugin.data_source_path}"
+        with user_code(where):
+            source: Any = own({"args": hooks.args, "config": hooks.settings})
+        missing = [name for name in ("get_samples", "add_samples") if not callable(getattr(source, name, None))]
+        if missing:
+            raise PluginError(f"{where}: {type(source).__name__} has no {' and no '.join(missing)}")
+        return source  # type: ignore[no-any-return]
+    return PromptSource(
+        read_prompts(prompts.prompt_data, prompts, ChatFormat.load(config.model.model_path)),
+        num_per_prompt=config.rollout.num_rollouts_per_prompt,
+        shuffle=prompts.rollout_shuffle,
+        seed=prompts.rollout_seed,
+        state_dir=config.checkpoint.save_dir / "rollout",
+        buffer_filter=_buffer_filter(hooks),
+    )
+
+
+def _buffer_filter(hooks: PromptHooks) -> BufferFilter:
+    hook = hooks.get("buffer_filter_path")
+    if hook is None:
+        return take_first
+
+    def choose(buffer: list[Group], num_samples: int) -> list[Group]:
+        before = len(buffer)
+        offered = {"args": hooks.args, "config": hooks.settings, "rollout_id": None}
+        chosen = hook({**offered, "buffer": buffer, "num_samples": num_samples})
+        if not isinstance(chosen, list) or len(chosen) > num_samples or before - len(buffer) != len(chosen):
+            raise PluginError(f"{hook.place} has to remove at most num_samples groups from buffer and return them")
+        return chosen
+
+    return choose
 
 
 def read_prompts(path: str, config: PromptConfig, chat: ChatFormat) -> list[Sample]:
