@@ -21,6 +21,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from slime.config import CheckpointConfig, RolloutConfig
 from slime.data.sample_queue import SampleQueue, Taken
@@ -36,12 +37,14 @@ from slime.types import Batch, Sample, SampleGroup, TrainReport, TurnState
 log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False)
 class Pipeline:
     """Collects and trains until `num_rollout` updates are made, nothing is left, or it is cancelled.
 
-    Args:
+    Attributes:
         publisher: has the engines serve what was trained.
         progress: of this run; written here and by the publisher.
+        owner: the name that leases are held under.
         by_source: each source has weights of its own, so that a batch is of one source.
         until_drained: nothing new will be stored: end when all of it is trained or excluded; the last update may
             take fewer samples than the others.
@@ -49,57 +52,44 @@ class Pipeline:
         judge_metrics: what the judge did since the last call, as `judge/…` figures.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        rollout: Rollout,
-        learner: Learner,
-        publisher: Publisher,
-        progress: Progress,
-        monitor: Monitor,
-        owner: str,
-        rollout_config: RolloutConfig,
-        checkpoint_config: CheckpointConfig,
-        by_source: bool = False,
-        until_drained: bool = False,
-        ends_when_stalled: bool = False,
-        judge_metrics: Callable[[], Mapping[str, float]] = dict,
-    ) -> None:
-        self._progress = progress
-        self._store = store
-        self._rollout = rollout
-        self._learner = learner
-        self._monitor = monitor
-        self._owner = owner
-        self._config = rollout_config
-        self._save_interval = checkpoint_config.save_interval
-        self._publish_interval = checkpoint_config.publish_interval
-        self._publisher = publisher
-        capacity, max_staleness = rollout_config.queue_capacity, rollout_config.max_staleness
-        self._queue = SampleQueue(capacity, max_staleness, self._staleness, by_source=by_source)
+    store: Store
+    rollout: Rollout
+    learner: Learner
+    publisher: Publisher
+    progress: Progress
+    monitor: Monitor
+    owner: str
+    rollout_config: RolloutConfig
+    checkpoint_config: CheckpointConfig
+    by_source: bool = False
+    until_drained: bool = False
+    ends_when_stalled: bool = False
+    judge_metrics: Callable[[], Mapping[str, float]] = dict
+
+    def __post_init__(self) -> None:
+        config = self.rollout_config
+        capacity, max_staleness = config.queue_capacity, config.max_staleness
+        self._queue = SampleQueue(capacity, max_staleness, self._staleness, by_source=self.by_source)
+        self._watch = RunWatch(
+            self.store,
+            config,
+            self.monitor.run_dir,
+            self.progress,
+            left_out=self.rollout.left_out,
+            ends_run=self.ends_when_stalled,
+        )
         self._in_training: tuple[str, ...] = ()
         self._unsaved: dict[int, tuple[str, ...]] = {}
+        self._unsaved_groups: list[str] = []
         self._is_published = True
         self._num_stale = 0
-        self._unsaved_groups: list[str] = []
-        self._until_drained = until_drained
-        self._watch = RunWatch(
-            store,
-            rollout_config,
-            monitor.run_dir,
-            progress,
-            left_out=rollout.left_out,
-            ends_run=ends_when_stalled,
-        )
-        self._judge_metrics = judge_metrics
         self._last_sample = time.monotonic()
         self._restarts = 0
 
     async def run(self) -> None:
         """Run until the updates are made or nothing is left. Raises the first error that no task can recover from."""
         self._watch.say("starting")
-        released = await self._store.release(self._owner)
+        released = await self.store.release(self.owner)
         if released:
             log.info("leases of an earlier run released turns=%d", released)
         try:
@@ -113,7 +103,7 @@ class Pipeline:
             self._watch.say("failed", str(error))
             raise
         finally:
-            await self._store.release(self._owner)
+            await self.store.release(self.owner)
 
     async def _run_tasks(self) -> None:
         training = asyncio.create_task(self._train(), name="train")
@@ -136,45 +126,44 @@ class Pipeline:
     # ---- collect
 
     async def _collect(self) -> None:
-        async with contextlib.aclosing(self._rollout.stream()) as groups:
+        async with contextlib.aclosing(self.rollout.stream()) as groups:
             async for group in groups:
                 await self._queue.put(group)
                 self._count()
                 self._last_sample = time.monotonic()
-        log.info("the rollout has ended, its last samples are trained samples=%d", self._progress.num_pending)
+        log.info("the rollout has ended, its last samples are trained samples=%d", self.progress.num_pending)
         await self._queue.end()
 
     def _count(self, num_training: int | None = None) -> None:
         """Bring the number of pending samples up to date."""
-        self._progress.num_waiting = len(self._queue)
+        self.progress.num_waiting = len(self._queue)
         if num_training is not None:
-            self._progress.num_training = num_training
+            self.progress.num_training = num_training
 
     async def _keep_leases(self) -> None:
         while True:
-            await asyncio.sleep(self._config.lease_s / 3)
+            await asyncio.sleep(self.rollout_config.lease_s / 3)
             held = (*self._queue.turn_ids, *self._in_training, *self._not_accounted)
             if held:
                 try:
-                    await self._store.renew(held, self._owner, self._config.lease_s)
+                    await self.store.renew(held, self.owner, self.rollout_config.lease_s)
                 except LeaseLost as error:
                     log.warning("lease lost error=%s", error)
 
     # ---- train
 
     async def _train(self) -> None:
-        progress = self._progress
-        while not self._config.num_rollout or progress.step < self._config.num_rollout:
+        progress = self.progress
+        while not self.rollout_config.num_rollout or progress.step < self.rollout_config.num_rollout:
             waited = time.monotonic()
             taken = await self._take()
             if taken is None:
-                reasons = "; ".join(f"{number} {why}" for why, number in (await self._store.exclusions()).items())
+                reasons = "; ".join(f"{number} {why}" for why, number in (await self.store.exclusions()).items())
                 log.info("nothing is left to train step=%d left_out=%s", progress.step, reasons or "none")
                 break
             if not taken.groups:
                 continue
             batch = Batch(taken.groups)
-            self._in_training = batch.turn_ids
             try:
                 await self._step(batch, time.monotonic() - waited)
                 self._restarts = 0
@@ -184,7 +173,7 @@ class Pipeline:
                 self._in_training = ()
                 self._count(0)
         if not self._is_published:
-            await self._publisher.publish()
+            await self.publisher.publish()
         if self._unsaved:
             await self._save()
 
@@ -196,8 +185,8 @@ class Pipeline:
         """
         while True:
             try:
-                async with asyncio.timeout(_LOOK_EVERY_S if self._until_drained else None):
-                    taken = await self._queue.take(self._config.rollout_batch_size)
+                async with asyncio.timeout(_LOOK_EVERY_S if self.until_drained else None):
+                    taken = await self._queue.take(self.rollout_config.rollout_batch_size)
                 break
             except TimeoutError:
                 if await self._is_drained():
@@ -207,18 +196,18 @@ class Pipeline:
                     break
         if not taken.groups and not taken.stale:
             return None
-        self._in_training = tuple(turn_id for group in taken.groups for turn_id in _turn_ids(group))
+        self._in_training = tuple(turn_id for group in taken.groups for turn_id in group.turn_ids)
         self._count(sum(len(group.samples) for group in taken.groups))
         for group in taken.stale:
             self._num_stale += len(group.samples)
             self._watch.dropped(STALE, sum(1 for sample in group.samples if not sample.turn_ids))
-            reason = f"stale: older than {self._config.max_staleness} updates when taken"
-            await self._store.exclude(_turn_ids(group), reason)
-        changed = set(await self._store.reconsider(self._in_training, self._owner)) if taken.groups else set()
+            reason = f"stale: older than {self.rollout_config.max_staleness} updates when taken"
+            await self.store.exclude(group.turn_ids, reason)
+        changed = set(await self.store.reconsider(self._in_training, self.owner)) if taken.groups else set()
         if not changed:
             return taken
         log.info("turns with new feedback go back to the judge turns=%d", len(changed))
-        await self._queue.put_back(tuple(group for group in taken.groups if changed.isdisjoint(_turn_ids(group))))
+        await self._queue.put_back(tuple(group for group in taken.groups if changed.isdisjoint(group.turn_ids)))
         self._count(0)
         return Taken((), taken.stale)
 
@@ -227,25 +216,25 @@ class Pipeline:
 
         A rollout may keep back a judged turn for good; it is not waited for longer than a lease lasts.
         """
-        counts = await self._store.counts()
+        counts = await self.store.counts()
         if counts[TurnState.READY] or counts[TurnState.CLAIMED]:
             return False
-        is_idle = time.monotonic() - self._last_sample > self._config.lease_s
+        is_idle = time.monotonic() - self._last_sample > self.rollout_config.lease_s
         return is_idle or counts[TurnState.JUDGED] <= len({*self._queue.turn_ids, *self._not_accounted})
 
     async def _step(self, batch: Batch, waited_s: float) -> None:
         staleness = [self._staleness(sample) for sample in batch.samples]
         began = time.monotonic()
-        report = await self._learner.train(batch)
+        report = await self.learner.train(batch)
         trained = time.monotonic()
         for turn_id, reason in report.left_out.items():
-            await self._store.exclude([turn_id], f"cannot be trained: {reason}")
+            await self.store.exclude([turn_id], f"cannot be trained: {reason}")
         turn_ids = tuple(turn_id for turn_id in batch.turn_ids if turn_id not in report.left_out)
         if report.skipped:
             await self._skipped(batch, turn_ids, report)
             return
         line = self._queue.line_of(batch.samples[0])
-        self._publisher.versions.trained(line)
+        self.publisher.versions.trained(line)
         self._is_published = False
         self._unsaved[report.step] = turn_ids
         self._unsaved_groups += [group.group_id for group in batch.groups]
@@ -258,40 +247,40 @@ class Pipeline:
             "queue/staleness_max": max(staleness),
             "queue/stale_total": self._num_stale,
         }
-        is_last = report.step == self._config.num_rollout
+        is_last = report.step == self.rollout_config.num_rollout
         try:
-            if report.step % self._publish_interval == 0 or is_last:
-                metrics |= await self._publisher.publish(line)
+            if report.step % self.checkpoint_config.publish_interval == 0 or is_last:
+                metrics |= await self.publisher.publish(line)
                 self._is_published = True
-            if report.step % self._save_interval == 0 or is_last:
+            if report.step % self.checkpoint_config.save_interval == 0 or is_last:
                 metrics |= await self._save(line)
-            metrics |= {**await self._rollout.updated(report.step), **self._judge_metrics()}
-            self._progress.step = report.step
+            metrics |= {**await self.rollout.updated(report.step), **self.judge_metrics()}
+            self.progress.step = report.step
             self._watch.say("running")
         finally:  # interrupted here, a run may find the update in its checkpoint, and then misses it in the figures
-            self._monitor.record(report.step, metrics | {"queue/length": len(self._queue)})
+            self.monitor.record(report.step, metrics | {"queue/length": len(self._queue)})
 
     async def _skipped(self, batch: Batch, turn_ids: tuple[str, ...], report: TrainReport) -> None:
-        await self._store.exclude(turn_ids, f"update skipped: {report.skipped}")
+        await self.store.exclude(turn_ids, f"update skipped: {report.skipped}")
         self._watch.dropped("update skipped", sum(1 for sample in batch.samples if not sample.turn_ids))
         log.error("update skipped step=%d reason=%r turns=%d", report.step, report.skipped, len(batch.turn_ids))
 
     async def _save(self, line: str = "") -> dict[str, float]:
         """Write a checkpoint, and tell store and rollout what it holds; returns how long that took."""
         began = time.monotonic()
-        await self._learner.save()
-        self._publisher.versions.saved(line)
+        await self.learner.save()
+        self.publisher.versions.saved(line)
         saved = time.monotonic()
         for consumed_at, turn_ids in sorted(self._unsaved.items()):
-            await self._store.mark_trained(turn_ids, consumed_at)
-        step, group_ids = max(self._unsaved, default=self._progress.step), tuple(self._unsaved_groups)
+            await self.store.mark_trained(turn_ids, consumed_at)
+        step, group_ids = max(self._unsaved, default=self.progress.step), tuple(self._unsaved_groups)
         self._unsaved.clear()
         self._unsaved_groups.clear()
-        await self._rollout.saved(step, group_ids)
+        await self.rollout.saved(step, group_ids)
         return {"weights/save_s": saved - began}
 
     def _staleness(self, sample: Sample) -> int:
-        return self._publisher.staleness(sample, self._queue.line_of(sample))
+        return self.publisher.staleness(sample, self._queue.line_of(sample))
 
     @property
     def _not_accounted(self) -> tuple[str, ...]:
@@ -302,16 +291,16 @@ class Pipeline:
 
     async def _resume(self) -> None:
         """Bring store, engines and trainer to the same step: the newest checkpoint's."""
-        resumed = await self._learner.resume()
+        resumed = await self.learner.resume()
         for step, turn_ids in sorted(resumed.consumed.items()):
-            await self._store.mark_trained(turn_ids, step)
-        undone = await self._store.rewind(resumed.step)
-        await self._publisher.resume(resumed)
+            await self.store.mark_trained(turn_ids, step)
+        undone = await self.store.rewind(resumed.step)
+        await self.publisher.resume(resumed)
         self._is_published = True
-        self._progress.step = resumed.step
+        self.progress.step = resumed.step
         self._unsaved.clear()
         self._unsaved_groups.clear()
-        log.info("training from step=%d version=%d turns_undone=%d", resumed.step, self._progress.version, undone)
+        log.info("training from step=%d version=%d turns_undone=%d", resumed.step, self.progress.version, undone)
 
     async def _start_over(self, error: TrainerError, groups: tuple[SampleGroup, ...]) -> None:
         """After a trainer died: its batch comes first again, unless the checkpoint already holds it.
@@ -324,18 +313,10 @@ class Pipeline:
         log.error("trainer failed, starting it again attempt=%d error=%s", self._restarts, error)
         lost = set(self._not_accounted)
         await self._resume()
-        await self._store.release(self._owner, sorted(lost - {t for group in groups for t in _turn_ids(group)}))
-        trained = {state_turn for group in groups for state_turn in await self._trained(group)}
-        await self._queue.put_back(
-            tuple(g for g in groups if not any(t in trained for s in g.samples for t in s.turn_ids))
-        )
-
-    async def _trained(self, group: SampleGroup) -> list[str]:
-        return [turn_id for turn_id in _turn_ids(group) if await self._store.trained_at(turn_id) is not None]
-
-
-def _turn_ids(group: SampleGroup) -> list[str]:
-    return [turn_id for sample in group.samples for turn_id in sample.turn_ids]
+        await self.store.release(self.owner, sorted(lost - {t for group in groups for t in group.turn_ids}))
+        held = [turn_id for group in groups for turn_id in group.turn_ids]
+        trained = {turn_id for turn_id in held if await self.store.trained_at(turn_id) is not None}
+        await self._queue.put_back(tuple(group for group in groups if trained.isdisjoint(group.turn_ids)))
 
 
 _LOOK_EVERY_S = 1.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Set
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from slime.progress import Progress
@@ -31,34 +32,24 @@ async def _nobody_serves() -> int:
     return 0
 
 
+@dataclass(eq=False)
 class Publisher:
     """Gives the weights of a learner their numbers and has them served.
 
-    Args:
+    Attributes:
+        versions: the journal.
         progress: told which version is served.
         in_use: directories that an engine was told to load and has not said it serves.
         newest_served: the highest version that an engine knows, whoever published it.
-
-    Attributes:
-        versions: the journal.
     """
 
-    def __init__(
-        self,
-        versions: Versions,
-        learner: Learner,
-        publish: Publish,
-        *,
-        progress: Progress,
-        in_use: Callable[[], Set[Path]] = frozenset,
-        newest_served: Callable[[], Awaitable[int]] = _nobody_serves,
-    ) -> None:
-        self.versions = versions
-        self._progress = progress
-        self._learner = learner
-        self._publish = publish
-        self._in_use = in_use
-        self._newest_served = newest_served
+    versions: Versions
+    learner: Learner
+    serve: Publish
+    _: KW_ONLY
+    progress: Progress
+    in_use: Callable[[], Set[Path]] = frozenset
+    newest_served: Callable[[], Awaitable[int]] = _nobody_serves
 
     async def resume(self, resumed: Resumed) -> None:
         """Have engines serve the weights that training goes on from; nothing where that is the model as given, and
@@ -69,7 +60,7 @@ class Publisher:
             versions.resume(step=step, version=version, adapter=user)
         if not resumed.users:
             versions.resume(step=resumed.step, version=resumed.version)
-        served = await self._newest_served()
+        served = await self.newest_served()
         for user in resumed.users:
             await self.publish(user, above=served)
         is_new = not (resumed.step or versions.newest or served)
@@ -85,11 +76,11 @@ class Publisher:
         """
         began = time.monotonic()
         taken = await asyncio.to_thread(self.versions.take, adapter, above=above)
-        weights_dir = await self._learner.publish(taken.version, adapter)
+        weights_dir = await self.learner.publish(taken.version, adapter)
         written = time.monotonic()
-        await self._publish(weights_dir, taken.version)
-        self._progress.version = taken.version
-        remove_old(weights_dir.parent, self._in_use())
+        await self.serve(weights_dir, taken.version)
+        self.progress.version = taken.version
+        remove_old(weights_dir.parent, self.in_use())
         return {
             "weights/version": float(taken.version),
             "weights/write_s": written - began,

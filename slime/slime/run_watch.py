@@ -15,6 +15,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from slime.config import RolloutConfig
@@ -40,33 +41,25 @@ _ADVICE: Mapping[str, str] = {
 }
 
 
+@dataclass(eq=False)
 class RunWatch:
     """Counts what becomes of samples, writes it down, and notices when nothing is trained of them.
 
-    Args:
+    Attributes:
         run_dir: where the status is written.
         progress: how far the run is; while an update is made nothing stalls, however long it takes.
         left_out: samples that the rollout itself dropped so far, by reason; turns are counted in the store.
         ends_run: raise `RunStalled` where nothing is trained; otherwise say so and go on.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        config: RolloutConfig,
-        run_dir: Path,
-        progress: Progress,
-        *,
-        left_out: Callable[[], Mapping[str, int]] = dict,
-        ends_run: bool = False,
-    ) -> None:
-        self._store = store
-        self._after_s = config.stall_after_s
-        self._min_samples = config.stall_samples
-        self._run_dir = run_dir
-        self._progress = progress
-        self._left_out = left_out
-        self._ends_run = ends_run
+    store: Store
+    config: RolloutConfig
+    run_dir: Path
+    progress: Progress
+    left_out: Callable[[], Mapping[str, int]] = dict
+    ends_run: bool = False
+
+    def __post_init__(self) -> None:
         self._of_turns: Counter[str] = Counter()
         self._without_turn: Counter[str] = Counter()
         self._returned = 0
@@ -81,16 +74,16 @@ class RunWatch:
         while True:
             reason = await self.look()
             self.say("stalled" if reason else "running", reason)
-            if reason and self._ends_run:
+            if reason and self.ends_run:
                 raise RunStalled(reason)
             if reason and not is_told:
                 log.error("%s", reason)
             is_told = bool(reason)
-            await asyncio.sleep(min(self._after_s / 4, _STATUS_EVERY_S))
+            await asyncio.sleep(min(self.config.stall_after_s / 4, _STATUS_EVERY_S))
 
     def say(self, state: State, reason: str = "") -> None:
         """Write the status."""
-        dropped, progress = self.totals(), self._progress
+        dropped, progress = self.totals(), self.progress
         status = Status(
             state,
             step=progress.step,
@@ -101,7 +94,7 @@ class RunWatch:
             dropped=dict(dropped.most_common()),
             waiting=progress.num_waiting,
         )
-        write_status(self._run_dir, status)
+        write_status(self.run_dir, status)
 
     def trained(self, num_samples: int) -> None:
         """An update was made; what is lost from now on counts anew."""
@@ -116,23 +109,23 @@ class RunWatch:
 
     def totals(self) -> Counter[str]:
         """Samples dropped since the start, by reason, as of the last look."""
-        return self._of_turns + self._without_turn + Counter(self._left_out())
+        return self._of_turns + self._without_turn + Counter(self.left_out())
 
     async def look(self) -> str:
         """Bring the counts up to date. Returns why nothing is trained, in one line; empty while all is well."""
-        found = await self._store.left_out(self._seen)
+        found = await self.store.left_out(self._seen)
         self._seen = found.seen
         self._of_turns.update(found.excluded)
         self._returned += found.returned
         if self._before is None:
             self._before = self.totals()
         idle_s = time.monotonic() - self._since
-        if idle_s < self._after_s or self._progress.num_training:
+        if idle_s < self.config.stall_after_s or self.progress.num_training:
             return ""
         lost = self.totals() - self._before
         if self._returned:
-            lost[WAITING_FOR_JUDGE] = (await self._store.counts())[TurnState.READY]
-        return _line(lost, idle_s) if lost.total() >= self._min_samples else ""
+            lost[WAITING_FOR_JUDGE] = (await self.store.counts())[TurnState.READY]
+        return _line(lost, idle_s) if lost.total() >= self.config.stall_samples else ""
 
 
 def _line(lost: Counter[str], idle_s: float) -> str:

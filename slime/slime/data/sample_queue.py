@@ -73,7 +73,7 @@ class SampleQueue:
     @property
     def turn_ids(self) -> tuple[str, ...]:
         """The turns behind the samples that wait; their leases must be kept alive."""
-        return tuple(turn_id for group in self._groups for sample in group.samples for turn_id in sample.turn_ids)
+        return tuple(turn_id for group in self._groups for turn_id in group.turn_ids)
 
     def line_of(self, sample: Sample) -> str:
         """Whose weights a sample trains; empty: the shared ones."""

@@ -73,6 +73,11 @@ class SampleGroup:
         if not self.samples:
             raise ValueError(f"group {self.group_id!r} is empty")
 
+    @property
+    def turn_ids(self) -> tuple[str, ...]:
+        """Every turn that its samples train."""
+        return tuple(turn_id for sample in self.samples for turn_id in sample.turn_ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -87,7 +92,7 @@ class Batch:
     @property
     def turn_ids(self) -> tuple[str, ...]:
         """Every turn consumed, in order, each once."""
-        return tuple(dict.fromkeys(turn_id for sample in self.samples for turn_id in sample.turn_ids))
+        return tuple(dict.fromkeys(turn_id for group in self.groups for turn_id in group.turn_ids))
 
     def with_samples(self, samples: Iterable[Sample]) -> Batch:
         """The same groups with these samples in the place of theirs, in order."""
