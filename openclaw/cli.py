@@ -106,11 +106,12 @@ def export_conversations(
 ) -> None:
     """Write stored conversations as JSON lines, losing nothing of a turn: the format that DATA_PATH reads."""
     from slime.private_files import open_private
-    from slime.tools.transfer import check_store, write_sessions
+    from slime.store import Store
+    from slime.tools.transfer import write_sessions
 
-    check_store(buffer)
+    store = Store.open_existing(buffer)
     with open_private(out, truncate=True) if out else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as file:
-        number = asyncio.run(write_sessions(buffer, session or (), file))
+        number = asyncio.run(write_sessions(store, session or (), file))
     print(f"{number} conversations written", file=sys.stderr)
 
 
@@ -162,7 +163,7 @@ def rejudge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what another judge says; change nothing")] = False,
 ) -> None:
     """Have stored turns judged again by another judge or prompt."""
-    from slime.tools.rejudging import run_rejudging
+    from slime.tools.judges import run_rejudging
 
     asyncio.run(run_rejudging(buffer, context.args, prompt=prompt, dry_run=dry_run))
 
@@ -182,7 +183,7 @@ def judge_calibrate(
     import asyncio
 
     from slime.judging.calibration import LABELLED
-    from slime.tools.calibrating import run_calibration
+    from slime.tools.judges import run_calibration
 
     asyncio.run(run_calibration(labelled or LABELLED, context.args))
 

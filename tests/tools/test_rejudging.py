@@ -14,7 +14,7 @@ from slime.judging.llm.chat_model import Answer
 from slime.judging.llm.judge import LlmJudge
 from slime.judging.scripted import ScriptedJudge
 from slime.store import Store
-from slime.tools.rejudging import Rejudged, rejudge
+from slime.tools.judges import Rejudged, rejudge
 from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
 
 

@@ -39,6 +39,9 @@ class Standing(NamedTuple):
         return TurnKind(self.kind).is_trainable
 
 
+_STANDINGS = f"SELECT {', '.join(Standing._fields)} FROM turns WHERE "
+
+
 class Connection(sqlite3.Connection):
     """One thread's connection; transactions are begun by hand, and no call waits inside SQLite (see `writer`).
 
@@ -85,8 +88,7 @@ class Connection(sqlite3.Connection):
 
     def standings(self, where: str, values: Sequence[Any] | Mapping[str, Any]) -> list[Standing]:
         """How the turns stand that a condition selects: `standings("step > ? ORDER BY seq", (3,))`."""
-        rows = self.execute(f"SELECT {', '.join(Standing._fields)} FROM turns WHERE {where}", values)
-        return list(map(Standing._make, rows))
+        return list(map(Standing._make, self.execute(_STANDINGS + where, values)))
 
     def find(self, turn_id: str) -> Standing | None:
         """How a turn stands; None if it is not stored."""

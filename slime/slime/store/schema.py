@@ -194,6 +194,11 @@ def locate(location: str | Path) -> Path:
     return path if path.suffix == ".sqlite3" else path / FILE_NAME
 
 
+def is_store(location: str | Path) -> bool:
+    """Whether there is a store: a buffer directory, or its file."""
+    return locate(location).is_file()
+
+
 class ServerLock:
     """One appending server per store: an advisory lock on a file beside it, which the kernel drops with its holder.
 

@@ -21,7 +21,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from pathlib import Path
@@ -32,7 +32,7 @@ from slime.private_files import check_private_dir, make_private_dir
 from slime.store import leases, notes, opinions, reads, writes
 from slime.store.connection import Clock, Connection
 from slime.store.leases import Claim
-from slime.store.schema import ServerLock, locate, prepare
+from slime.store.schema import ServerLock, is_store, locate, prepare
 from slime.store.writer import Writer
 from slime.types import Message, Turn
 
@@ -111,6 +111,13 @@ class Store:
         except OSError as error:
             raise ConfigError(f"{path} cannot be opened: {error.strerror}; choose another rl_buffer_dir") from error
         return cls(path, lock, clock)
+
+    @classmethod
+    def open_existing(cls, location: str | Path) -> Store:
+        """Open a store that another process fills; `ConfigError` if there is none, where `open` would make it."""
+        if not is_store(location):
+            raise ConfigError(f"{location}: no turns are stored there; give the directory of --rl-buffer-dir")
+        return cls.open(location, appends=False)
 
     async def __aenter__(self) -> Store:
         return self
@@ -198,6 +205,12 @@ class Store:
     history = _reading(reads.read_history)
     session = _reading(reads.read_session)
     session_ids = _reading(reads.read_session_ids)
+
+    async def sessions(self, session_ids: Sequence[str] = ()) -> AsyncIterator[tuple[str, list[Turn]]]:
+        """Each conversation, or those named, with its turns, in the order in which they began."""
+        for session_id in session_ids or await self.session_ids():
+            yield session_id, await self.session(session_id)
+
     changes_after = _reading(reads.read_changes)
     recent = _reading(reads.read_recent)
     newest_notes = _reading(notes.read_newest_notes)

@@ -33,8 +33,8 @@ from slime.data.conversation_files import parse_conversation
 from slime.engines.serving import SERVING_FILE, Serving, read_serving
 from slime.errors import ConfigError, OpenClawError, StoreError
 from slime.monitor import configure_logging
-from slime.store import Changes, Store
-from slime.tools.transfer import adopt, export_sessions, is_store
+from slime.store import Changes, Store, is_store
+from slime.tools.transfer import adopt, export_sessions
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
-"""Looking at a method's rollout and at the sessions it reads. Nothing is trained, and what is stored stays as it is.
+"""Inspection of a rollout and of the sessions it reads: nothing is trained, and what is stored stays as it is.
 
     Store ─ turns with a next state ─▶ a copy, in a store of its own ─ the method's rollout ─▶ a JSON file a sample
                                                                             └─▶ excluded ─▶ its reason, printed
 
-A teacher needs an engine: give `--engine-url`, where one with the policy's tokenizer listens, or `--teacher-url`.
-Without one, every turn goes without a teacher, and says so.
+A teacher needs an engine: `--engine-url`, where one with the policy's tokenizer listens, or `--teacher-url`. Without
+one, every turn goes without a teacher, and says so.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from slime.progress import Progress
 from slime.rollout.context import RolloutContext, offered
 from slime.rollout.hindsight import adapter_of, hint_source
 from slime.store import Store
-from slime.tools.transfer import check_store
-from slime.types import SampleGroup, Turn, TurnState
+from slime.types import Sample, SampleGroup, Turn, TurnState
 
 _OWNER = "inspection"
 _PATIENCE_S = 120.0
@@ -72,7 +71,7 @@ def main(rollout: Callable[..., Any], prog: str, arguments: Sequence[str] | None
         return 2 if isinstance(error, ConfigError) else 1
     make_private_dir(output_dir)
     for number, (turn_id, group) in enumerate(found.samples.items(), 1):
-        shown = as_json(turn_id, group)
+        shown = as_json(turn_id, group.samples[0])
         path = output_dir / f"sample-{number:04d}.json"
         write_private(path, json.dumps(shown, ensure_ascii=False, indent=1) + "\n")
         print(f"{path}  turn={turn_id} reward={shown['reward']:g} trained={shown['trained']} taught={shown['taught']}")
@@ -81,18 +80,17 @@ def main(rollout: Callable[..., Any], prog: str, arguments: Sequence[str] | None
     return 0
 
 
-def as_json(turn_id: str, group: SampleGroup) -> dict[str, Any]:
+def as_json(turn_id: str, sample: Sample) -> dict[str, Any]:
     """A sample as people read it: counts first, then every stream."""
-    sample = group.samples[0]
     return {
         "turn_id": turn_id,
         "reward": sample.values["reward"],
         "tokens": len(sample.token_ids),
         "trained": sample.num_trainable_tokens,
         "taught": sum(map(int, sample.streams.get("has_teacher", ()))),
-        "values": dict(sample.values),
-        "token_ids": list(sample.token_ids),
-        "streams": {name: list(stream) for name, stream in sample.streams.items()},
+        "values": sample.values,
+        "token_ids": sample.token_ids,
+        "streams": sample.streams,
     }
 
 
@@ -103,7 +101,8 @@ async def inspect_rollout(rollout: Callable[..., Any], config: Config, num_sampl
         ConfigError: there is no store where `--rl-buffer-dir` says, or no turn in it that somebody answered.
     """
     buffer_dir = config.server.rl_buffer_dir
-    turns = [turn for turn in await stored_turns(buffer_dir) if turn.next_state]
+    async with Store.open_existing(buffer_dir) as stored:
+        turns = [turn async for _, session in stored.sessions() for turn in session if turn.next_state]
     if not turns:
         raise ConfigError(f"--rl-buffer-dir {buffer_dir}: no turn with a next state; talk to a server that captures")
     call = NamedCall.match(rollout, ROLLOUT.names)
@@ -120,23 +119,10 @@ async def inspect_rollout(rollout: Callable[..., Any], config: Config, num_sampl
                 hint_source=hint_source(replace(config, judge=replace(config.judge, judge="rule")), None),
                 teacher=await stack.enter_async_context(_teacher(config)),
             )
-            return await _collect(call(values), store, [turn.turn_id for turn in turns], num_samples)
+            return await _collect(call(values), store, len(turns), num_samples)
 
 
-async def stored_turns(buffer_dir: Path) -> list[Turn]:
-    """Every turn of a store, session by session.
-
-    Raises:
-        ConfigError: there is no store.
-    """
-    check_store(buffer_dir)
-    async with Store.open(buffer_dir, appends=False) as store:
-        return [turn for session_id in await store.session_ids() for turn in await store.session(session_id)]
-
-
-async def _collect(
-    samples: AsyncIterator[SampleGroup], store: Store, turn_ids: Sequence[str], num_samples: int
-) -> Inspected:
+async def _collect(samples: AsyncIterator[SampleGroup], store: Store, num_turns: int, num_samples: int) -> Inspected:
     found: dict[str, SampleGroup] = {}
 
     async def consume() -> None:
@@ -145,22 +131,18 @@ async def _collect(
             if len(found) == num_samples:
                 return
 
-    async def excluded() -> dict[str, str]:
-        states = {turn_id: await store.get(turn_id) for turn_id in turn_ids}
-        names = [name for name, turn in states.items() if turn is not None and turn.state is TurnState.EXCLUDED]
-        return {name: (await store.history(name))[-1].note for name in names}
-
     collecting = asyncio.create_task(consume())
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            while not collecting.done() and len(found) + len(await excluded()) < len(turn_ids):
+            while not collecting.done() and len(found) + (await store.counts())[TurnState.EXCLUDED] < num_turns:
                 await asyncio.wait([collecting], timeout=0.05)
         if collecting.done():
             collecting.result()
     finally:
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)
-    return Inspected(found, await excluded())
+    turns = [turn async for _, session in store.sessions() for turn in session]
+    return Inspected(found, {turn.turn_id: turn.reason for turn in turns if turn.state is TurnState.EXCLUDED})
 
 
 class _NoTeacher(Teacher):
@@ -213,12 +195,10 @@ def inspect_sessions(directory: str | Path) -> dict[str, list[dict[str, Any]]]:
 
 
 async def _sessions(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    turns = await stored_turns(directory)
     sessions: dict[str, list[dict[str, Any]]] = {}
-    async with Store.open(directory, appends=False) as store:
-        for turn in turns:
-            verdict = await store.verdict(turn.turn_id)
-            sessions.setdefault(turn.session_id, []).append(
+    async with Store.open_existing(directory) as store:
+        async for session_id, turns in store.sessions():
+            sessions[session_id] = [
                 {
                     "turn_id": turn.turn_id,
                     "type": "main" if turn.kind.is_trainable else "side",
@@ -228,5 +208,7 @@ async def _sessions(directory: Path) -> dict[str, list[dict[str, Any]]]:
                     "request": str(turn.messages[-1].get("content") or ""),
                     "reply": turn.completion.text,
                 }
-            )
+                for turn in turns
+                for verdict in [await store.verdict(turn.turn_id)]
+            ]
     return sessions

@@ -1,4 +1,4 @@
-"""Recorded conversations as turns of the store, which the live rollout takes like any other.
+"""Import of recorded conversations: they become turns of the store, which the live rollout takes like any other.
 
     --data-path ─ read ─▶ Conversation ─ chat template ─▶ prompt ids, reply ids ─ Engine.score ─▶ Turn, READY ─▶ Store
                               └─ exported: stored as it was, with the ids and log-probs of when it was sampled
@@ -15,7 +15,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,9 +30,9 @@ from slime.data.conversation_files import (
 )
 from slime.errors import EngineRejected, RenderError
 from slime.protocols import Engine, TokenScores
-from slime.store import Store
+from slime.store import Store, is_store
 from slime.store.records import encode_json
-from slime.tools.transfer import adopt, export_sessions, is_store
+from slime.tools.transfer import adopt, export_sessions
 from slime.types import Completion, SamplingParams, Turn, TurnKind, VersionSpan
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 SOURCE = "conversations"
 """Whose turns share a baseline, where a file does not say."""
 _REPORT_EVERY = 500
-
-_Score = Callable[[Sequence[int], int], Awaitable[TokenScores]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +93,10 @@ async def import_conversations(
         ConfigError: a file is not understood; its place is named.
         EngineUnavailable: the engine went away; what is stored by then is kept, and the same call goes on from there.
     """
-    score = partial(engine.score, adapter=adapter)
     counted: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
-    importing: set[asyncio.Task[None]] = set()
+    scorer = _Scorer(store, chat, partial(engine.score, adapter=adapter), counted, left_out)
+    room = asyncio.Semaphore(num_workers)
 
     async def take(conversation: Conversation) -> None:
         left_out["side turn"] += conversation.num_side
@@ -108,36 +106,28 @@ async def import_conversations(
             adopted = await adopt(store, conversation, with_verdicts=False)  # this run has a judge of its own
             counted.update(stored=adopted.stored, known=adopted.known)
         else:
-            await _score_and_store(conversation, store, chat, score, counted, left_out)
+            await scorer.store_scored(conversation)
         counted["conversations"] += 1
         if counted["conversations"] % _REPORT_EVERY == 0:
             log.info("conversations read number=%d turns=%d", counted["conversations"], counted["stored"])
+        room.release()
 
     try:
-        async for conversation in _conversations(path):
-            if len(importing) >= num_workers:
-                done, importing = await asyncio.wait(importing, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            importing.add(asyncio.create_task(take(conversation)))
-        for task in importing:
-            await task
-    finally:
-        for task in importing:
-            task.cancel()
-        await asyncio.gather(*importing, return_exceptions=True)
-    reasons = {reason: number for reason, number in left_out.items() if number}
-    log.info(
-        "conversations imported path=%s stored=%d rescored=%d known=%d left_out=%s",
-        *(path, counted["stored"], counted["rescored"], counted["known"], reasons),
-    )
-    if counted["rescored"]:
+        async with asyncio.TaskGroup() as importing:
+            async for conversation in _conversations(path):
+                await room.acquire()
+                importing.create_task(take(conversation))
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    imported = Imported(counted["stored"], counted["rescored"], counted["known"], dict(+left_out))
+    log.info("conversations imported path=%s %s", path, imported)
+    if imported.rescored:
         log.warning(
             "no log-probs were recorded with %d replies: they were recomputed by the policy at the start, "
             "and learning from them is off-policy",
-            counted["rescored"],
+            imported.rescored,
         )
-    return Imported(counted["stored"], counted["rescored"], counted["known"], reasons)
+    return imported
 
 
 def check_conversations(path: Path) -> None:
@@ -156,51 +146,58 @@ async def _conversations(path: Path) -> AsyncIterator[Conversation]:
             yield parse_conversation(session, f"{path}: session {session['session_id']}")
 
 
-async def _score_and_store(
-    conversation: Conversation,
-    store: Store,
-    chat: ChatFormat,
-    score: _Score,
-    counted: Counter[str],
-    left_out: Counter[str],
-) -> None:
-    """The turns of one conversation, in order: a prompt reuses the ids of the turn that it goes on from."""
-    prior: Turn | None = None
-    for number, recorded in enumerate(conversation.turns, 1):
-        turn_id = identity(conversation.session_id, number, recorded)
-        goes_on = prior is not None and recorded.messages[: len(prior.messages) + 1] == (*prior.messages, prior.reply)
-        try:
-            ids = tokens_of(chat, recorded, prior if goes_on else None)
-        except RenderError as error:
-            log.warning("turn left out place=%s turn=%d error=%s", conversation.place, number, error)
-            left_out["the chat template refuses it"] += 1
-            prior = None
-            continue
-        parent_id = prior.turn_id if prior is not None and goes_on else None
-        reason = _why_not(recorded)
-        stored = None if reason else await store.get(turn_id)
-        if reason:
-            left_out[reason] += 1
-        elif stored is not None:
-            counted["known"] += 1
-        turn = stored or _turn(conversation, recorded, turn_id, parent_id, ids, (0.0,) * len(ids[1]), 0)
-        if not reason and stored is None:
+@dataclass(frozen=True, slots=True)
+class _Scorer:
+    """Stores conversations of which only the text was recorded, and counts what became of their turns."""
+
+    store: Store
+    chat: ChatFormat
+    score: Callable[[Sequence[int], int], Awaitable[TokenScores]]
+    counted: Counter[str]
+    left_out: Counter[str]
+
+    async def store_scored(self, conversation: Conversation) -> None:
+        """The turns of one conversation, in order: a prompt reuses the ids of the turn that it goes on from."""
+        before: Turn | None = None
+        for number, recorded in enumerate(conversation.turns, 1):
+            goes_on = before is not None and _goes_on(recorded, before)
             try:
-                scores = await score((*ids[0], *ids[1]), len(ids[0]))
-            except EngineRejected as error:  # longer than the engine's context, say
+                turn = _unscored(conversation, number, recorded, self.chat, before if goes_on else None)
+            except RenderError as error:
                 log.warning("turn left out place=%s turn=%d error=%s", conversation.place, number, error)
-                left_out["the engine refuses it"] += 1
+                self.left_out["the chat template refuses it"] += 1
+                before = None
+                continue
+            before = turn
+            if not (recorded.is_trainable and recorded.next_state):
+                self.left_out["nothing followed" if recorded.is_trainable else "not trainable"] += 1
+            elif (stored := await self.store.get(turn.turn_id)) is not None:
+                before = stored
+                self.counted["known"] += 1
             else:
-                turn = _turn(conversation, recorded, turn_id, parent_id, ids, scores.logprobs, scores.version)
-                await store.append(turn)
-                counted.update(stored=1, rescored=1)
-        prior = turn
+                try:
+                    before = await self._scored(turn)
+                    await self.store.append(before)
+                    self.counted.update(stored=1, rescored=1)
+                except EngineRejected as error:  # longer than the engine's context, say
+                    log.warning("turn left out place=%s turn=%d error=%s", conversation.place, number, error)
+                    self.left_out["the engine refuses it"] += 1
+
+    async def _scored(self, turn: Turn) -> Turn:
+        token_ids = turn.completion.token_ids
+        scores = await self.score((*turn.prompt_ids, *token_ids), len(turn.prompt_ids))
+        said = f"recomputed by the policy of version {scores.version}: none were recorded"
+        completion = replace(
+            turn.completion,
+            logprobs=tuple(min(0.0, value) for value in scores.logprobs),
+            spans=(VersionSpan(scores.version, 0, len(token_ids)),),
+        )
+        return replace(turn, completion=completion, details={**turn.details, "logprobs": said})
 
 
-def _why_not(recorded: RecordedTurn) -> str:
-    if not recorded.is_trainable:
-        return "not trainable"
-    return "" if recorded.next_state else "nothing followed"
+def _goes_on(recorded: RecordedTurn, before: Turn) -> bool:
+    context = (*before.messages, before.reply)
+    return recorded.messages[: len(context)] == context
 
 
 def identity(session_id: str, number: int, recorded: RecordedTurn) -> str:
@@ -229,31 +226,22 @@ def tokens_of(
     return prompt_ids, (*chat.encode_plain(content), *chat.stop_token_ids)
 
 
-def _turn(
-    conversation: Conversation,
-    recorded: RecordedTurn,
-    turn_id: str,
-    parent_id: str | None,
-    ids: tuple[Sequence[int], Sequence[int]],
-    logprobs: Sequence[float],
-    version: int,
+def _unscored(
+    conversation: Conversation, number: int, recorded: RecordedTurn, chat: ChatFormat, parent: Turn | None
 ) -> Turn:
-    prompt_ids, reply_ids = ids
+    """A recorded turn with the template's ids, and zeros where its log-probs are to be."""
+    prompt_ids, reply_ids = tokens_of(chat, recorded, parent)
     content = recorded.reply.get("content")
+    text = content if isinstance(content, str) else ""
+    spans = (VersionSpan(0, 0, len(reply_ids)),)
     return Turn(
-        turn_id=turn_id,
+        turn_id=identity(conversation.session_id, number, recorded),
         session_id=conversation.session_id,
-        parent_id=parent_id,
+        parent_id=None if parent is None else parent.turn_id,
         kind=TurnKind.MAIN,
         messages=recorded.messages,
-        prompt_ids=tuple(prompt_ids),
-        completion=Completion(
-            tuple(reply_ids),
-            tuple(min(0.0, value) for value in logprobs),
-            content if isinstance(content, str) else "",
-            "stop",
-            (VersionSpan(version, 0, len(reply_ids)),),
-        ),
+        prompt_ids=prompt_ids,
+        completion=Completion(reply_ids, (0.0,) * len(reply_ids), text, "stop", spans),
         sampling=SamplingParams(),
         reply=recorded.reply,
         tools=recorded.tools,
@@ -263,6 +251,5 @@ def _turn(
             "session_source": "file",
             "file": conversation.place,
             "token_ids": "of the chat template: only the text was recorded",
-            "logprobs": f"recomputed by the policy of version {version}: none were recorded",
         },
     )

@@ -26,7 +26,6 @@ from slime.store.records import (
     verdict_fields,
     verdict_from,
 )
-from slime.store.schema import FILE_NAME
 from slime.types import Message, Turn, TurnKind, TurnState, Verdict
 
 
@@ -36,8 +35,7 @@ async def export_sessions(store: Store, session_ids: Sequence[str] = ()) -> Asyn
     Raises:
         ConfigError: a session that is named is not stored.
     """
-    for session_id in session_ids or await store.session_ids():
-        turns = await store.session(session_id)
+    async for session_id, turns in store.sessions(session_ids):
         if not turns:
             raise ConfigError(f"{store.path}: no session {session_id}")
         written = []
@@ -181,11 +179,10 @@ def _turn(session_id: str, recorded: RecordedTurn, record: Mapping[str, Any], be
 # ── Files ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def write_sessions(buffer_dir: Path, session_ids: Sequence[str], file: BinaryIO) -> int:
-    """Write sessions of a store as JSON lines, all of them if none is named; returns how many."""
-    check_store(buffer_dir)
+async def write_sessions(store: Store, session_ids: Sequence[str], file: BinaryIO) -> int:
+    """Write sessions of a store as JSON lines, all of them if none is named, and close it; returns how many."""
     number = 0
-    async with Store.open(buffer_dir, appends=False) as store:
+    async with store:
         async for session in export_sessions(store, session_ids):
             file.write(encode_json(session) + b"\n")
             number += 1
@@ -200,14 +197,3 @@ async def read_sessions(path: Path, buffer_dir: Path) -> Adopted:
             adopted = await adopt(store, conversation)
             stored, known = stored + adopted.stored, known + adopted.known
     return Adopted(stored, known)
-
-
-def is_store(path: Path) -> bool:
-    """Whether there is a store at a path: a buffer directory, or its file."""
-    return (path if path.suffix == ".sqlite3" else path / FILE_NAME).is_file()
-
-
-def check_store(path: Path) -> None:
-    """Raises ConfigError if there is none, where opening one would make it."""
-    if not is_store(path):
-        raise ConfigError(f"{path}: no turns are stored there; give the directory of --rl-buffer-dir")
