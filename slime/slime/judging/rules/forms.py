@@ -17,6 +17,15 @@ PATH = Path(__file__).with_name("forms.toml")
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that speaks for a score: `Evidence(-1, "change request", "make it shorter")`."""
+
+    score: int
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """A wish about how a reply is put.
 
@@ -36,7 +45,6 @@ class Forms:
     """One pattern a kind of reaction, for a lower-case clause; `forms.toml` says what each kind is.
 
     Attributes:
-        assent: words of consent.
         wishes: the plainest first.
     """
 
@@ -52,9 +60,17 @@ class Forms:
     ask: re.Pattern[str]
     set_phrase: re.Pattern[str]
     quoted: re.Pattern[str]
-    tool_error: re.Pattern[str]
     tool_outage: re.Pattern[str]
+    tool_error: re.Pattern[str]
+    relayed: re.Pattern[str]
+    told_accepted: re.Pattern[str]
+    told_refused: re.Pattern[str]
+    told_said: re.Pattern[str]
+    reading_tool: re.Pattern[str]
+    reader_error: re.Pattern[str]
     assent: frozenset[str]
+    stop_words: frozenset[str]
+    readers: frozenset[str]
     wishes: tuple[Wish, ...]
 
 
@@ -63,10 +79,19 @@ def forms() -> Forms:
     """The forms of English. Read once."""
     table = tomllib.loads(PATH.read_text(encoding="utf-8"))
     words: Mapping[str, str] = table["vocabulary"]
-    patterns = {name: _compiled(listed, words) for name, listed in table["forms"].items() if name != "tool_error"}
-    patterns["tool_error"] = re.compile(_alternatives(table["forms"]["tool_error"]))
-    wishes = tuple(_wish(entry, words) for entry in table["wishes"])
-    return Forms(**patterns, assent=frozenset(table["assent"].split()), wishes=wishes)
+    told = table["told"]
+    patterns = {
+        **{name: _compiled(listed, words) for name, listed in table["forms"].items()},
+        **{name: re.compile(_alternatives(listed)) for name, listed in table["openings"].items()},
+        **{
+            f"told_{name}": re.compile(f"{told['adverbs']}(?:{_alternatives(told[name])})")
+            for name in ("accepted", "refused", "said")
+        },
+        "reading_tool": re.compile(f"(?:^|[^a-z])(?:{table['reading_tools']})(?:[^a-z]|$)"),
+        "reader_error": re.compile(f"(?:{table['readers'].replace(' ', '|')}|(?:ba|z|da)?sh): [^\\n]{{1,300}}"),
+    }
+    sets = {name: frozenset(table[name].split()) for name in ("assent", "stop_words", "readers")}
+    return Forms(**patterns, **sets, wishes=tuple(_wish(entry, words) for entry in table["wishes"]))
 
 
 def _wish(entry: Mapping[str, Any], words: Mapping[str, str]) -> Wish:

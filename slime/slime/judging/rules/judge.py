@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from textblob.en import sentiment
 
 from slime.judging.llm.prompts import message_text, shorten
-from slime.judging.rules.evidence import Evidence
-from slime.judging.rules.forms import forms
+from slime.judging.rules.forms import Evidence, forms
 from slime.judging.rules.narrated import narrated
 from slime.judging.rules.tool_results import read_tool_result, relayed
 from slime.messages import calls_of
@@ -191,13 +190,6 @@ def clauses(text: str) -> Iterator[str]:
             yield clause
 
 
-_STOP_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a an the of for to in on at with and or is are was were be me my i you your it this that do does did can "
-        "could would will please what which how s",
-    )
-)
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBERS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS)}
 
@@ -217,7 +209,7 @@ def repeats(text: str, asked: Sequence[str]) -> bool:
 
 def _content_words(text: str) -> set[str]:
     words = re.findall(r"\w+", shorten(text, MAX_CHARS).lower())
-    return {_NUMBERS.get(word, word.removesuffix("s")) for word in words} - _STOP_WORDS
+    return {_NUMBERS.get(word, word.removesuffix("s")) for word in words} - forms().stop_words
 
 
 def _bad_news_first(evidence: Evidence) -> int:

@@ -18,8 +18,7 @@ from typing import Any
 import orjson
 
 from slime.judging.llm.prompts import message_text, shorten
-from slime.judging.rules.evidence import Evidence
-from slime.judging.rules.forms import forms
+from slime.judging.rules.forms import Evidence, forms
 from slime.types import Message
 
 MAX_CHARS = 4000
@@ -35,25 +34,6 @@ _EXIT_LINE = re.compile(
     r":? ?(-?\d{1,10})\.?",
     re.IGNORECASE,
 )
-_READERS = frozenset(
-    re.findall(
-        r"\w+",
-        "cat head tail less more grep egrep rg ag find fd ls sed awk jq nl tac strings zcat type bat diff log logs "
-        "show journalctl dmesg kubectl docker git gh curl wget echo printf history env",
-    )
-)
-"""Programs that print text which is there already, or what they are told."""
-_READING_TOOL = re.compile(
-    r"(?:^|[^a-z])(?:read|view|open|cat|grep|glob|search|find|fetch|list|ls|get|browse|browser|log|logs|tail|memory|"
-    r"agent|spawn|sessions?|task|message|print|echo)(?:[^a-z]|$)"
-)
-_RELAYED = re.compile(
-    r"\s{0,20}(?:(?:observation|(?:tool|function|command|program|shell) (?:result|output|response)s?|"
-    r"(?:output|result) of [^\n:]{1,80}):|<(?:observation|tool_(?:response|result)|function_(?:response|result))s?>|"
-    r"\[(?:tool|function)[ _](?:output|result|response)\])",
-    re.IGNORECASE,
-)
-_READER_ERROR = re.compile(rf"(?:{'|'.join(sorted(_READERS))}|(?:ba|z|da)?sh): [^\n]{{1,300}}")
 
 
 def read_tool_result(message: Message, call: tuple[str, str] | None = None) -> Evidence | None:
@@ -76,7 +56,7 @@ def read_tool_result(message: Message, call: tuple[str, str] | None = None) -> E
     if not lines:
         return None
     if is_reading:
-        failed = len(lines) <= ERROR_LINES and _READER_ERROR.fullmatch(lines[0]) is not None
+        failed = len(lines) <= ERROR_LINES and forms().reader_error.fullmatch(lines[0]) is not None
     else:
         failed = any(_is_failed_exit(line) for line in (lines[0], lines[-1])) or _is_error_message(lines)
     return Evidence(-1, "tool error", lines[0][:200]) if failed else None
@@ -88,7 +68,7 @@ def relayed(text: str) -> str | None:
     >>> relayed("Observation: 12 passed")
     ' 12 passed'
     """
-    mark = _RELAYED.match(text)
+    mark = forms().relayed.match(text)
     return None if mark is None else text[mark.end() :]
 
 
@@ -98,7 +78,7 @@ def reads_text(name: str, arguments: str) -> bool:
     >>> reads_text("exec", '{"command": "cd app && tail -n 5 build.log"}')
     True
     """
-    if _READING_TOOL.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name[:200]).lower()):
+    if forms().reading_tool.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name[:200]).lower()):
         return True
     try:
         values = orjson.loads(arguments)
@@ -107,7 +87,7 @@ def reads_text(name: str, arguments: str) -> bool:
     command = next((values[key] for key in ("command", "cmd", "script") if key in values), "") if values else ""
     words = " ".join(command) if isinstance(command, list) else str(command)
     programs = [part.split()[:1] for part in re.split(r"[|;&\n]+", words[:MAX_CHARS])]
-    return any(program and program[0].rpartition("/")[2] in _READERS for program in programs)
+    return any(program and program[0].rpartition("/")[2] in forms().readers for program in programs)
 
 
 def _is_failed_object(text: str, is_reading: bool) -> bool:
