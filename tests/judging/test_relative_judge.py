@@ -20,7 +20,7 @@ from slime.config import JudgeConfig
 from slime.judging.llm.api_model import ApiModel
 from slime.judging.llm.chat_model import Answer
 from slime.judging.llm.judge import LlmJudge
-from slime.judging.llm.relative import RelativeJudge, SiblingJudge, compare_messages, points, read_ranking
+from slime.judging.llm.relative import RelativeJudge, SiblingJudge, compare_messages, net_wins, read_ranking
 from slime.judging.llm.scripted_api import Asked, Line, ScriptedJudgeApi
 from slime.judging.precedence import judge_with_feedback
 from slime.judging.scripted import ScriptedJudge
@@ -99,17 +99,17 @@ def test_rankings_are_read_by_a_strict_grammar(answer: str, ranks: list[int] | N
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=8))
 def test_points_are_centred_bounded_and_follow_the_ranks(ranks: list[int]) -> None:
-    given_points = points(ranks)
-    assert sum(given_points) == pytest.approx(0.0)
-    assert all(-1.0 <= point <= 1.0 for point in given_points)
-    for (rank, point), (other, others) in itertools.product(zip(ranks, given_points, strict=True), repeat=2):
-        assert (rank < other) == (point > others)
+    wins = net_wins(ranks)
+    assert sum(wins) == 0
+    assert all(abs(won) < len(ranks) for won in wins)
+    for (rank, won), (other, others) in itertools.product(zip(ranks, wins, strict=True), repeat=2):
+        assert (rank < other) == (won > others)
 
 
 def test_points_of_a_plain_order_and_of_equals() -> None:
-    assert points([0, 1, 2]) == [1.0, 0.0, -1.0]
-    assert points([0, 1]) == [1.0, -1.0]
-    assert points([0, 0, 0, 0]) == [0.0, 0.0, 0.0, 0.0]
+    assert net_wins([0, 1, 2]) == [2, 0, -2]
+    assert net_wins([0, 1]) == [1, -1]
+    assert net_wins([0, 0, 0, 0]) == [0, 0, 0, 0]
 
 
 async def test_votes_see_different_orders_and_scores_belong_to_their_replies() -> None:

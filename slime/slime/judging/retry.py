@@ -87,7 +87,7 @@ class CircuitBreaker:
         self._failures_in_a_row = 0
         self._cooldown_s = cooldown_s
         self._open_until: float | None = None
-        self._probe: asyncio.Event | None = None
+        self._probing = asyncio.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -96,7 +96,16 @@ class CircuitBreaker:
 
     async def call(self, function: Callable[[], Awaitable[T]]) -> T:
         """The function's outcome; while the circuit is open `EngineUnavailable`, which says when to ask again."""
-        is_probe = await self._admit()
+        if self.is_open:
+            async with self._probing:  # calls that come while one is under way wait for its outcome
+                if self._open_until is not None:
+                    if (wait_s := self._open_until - self._clock()) > 0:
+                        told = f"{self._name} failed {self._failures_in_a_row} times in a row and is left alone"
+                        raise EngineUnavailable(told, wait_s)
+                    return await self._watched(function, is_probe=True)
+        return await self._watched(function, is_probe=False)
+
+    async def _watched(self, function: Callable[[], Awaitable[T]], *, is_probe: bool) -> T:
         try:
             outcome = await function()
         except EngineUnavailable as error:
@@ -105,27 +114,8 @@ class CircuitBreaker:
         except Exception:
             self._close()  # it answers, if only with a refusal
             raise
-        else:
-            self._close()
-            return outcome
-        finally:
-            if is_probe and self._probe is not None:
-                self._probe.set()
-                self._probe = None
-
-    async def _admit(self) -> bool:
-        """Whether this call is the probe; calls that come while one is under way wait for its outcome."""
-        while self._open_until is not None:
-            wait_s = self._open_until - self._clock()
-            if wait_s > 0:
-                raise EngineUnavailable(
-                    f"{self._name} failed {self._failures_in_a_row} times in a row and is left alone", wait_s
-                )
-            if self._probe is None:
-                self._probe = asyncio.Event()
-                return True
-            await self._probe.wait()
-        return False
+        self._close()
+        return outcome
 
     def _failed(self, error: EngineUnavailable, is_probe: bool) -> None:
         self._failures_in_a_row += 1

@@ -70,19 +70,23 @@ _ANSWER = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _SCORES = {"1": 1.0, "+1": 1.0, "0": 0.0, "-1": -1.0, "−1": -1.0}
 
 
-def judge_messages(turn: Turn, nonce: str, instructions: str = INSTRUCTIONS) -> list[Message]:
-    """The chat that asks for one vote on `turn`; `nonce` must be new and random for every prompt.
+def question_about(shown: str, nonce: str, instructions: str, question: str) -> list[Message]:
+    """The chat that asks a judge about material that is shown between marks.
 
     Args:
+        nonce: new and random for every prompt.
         instructions: what the judge is to do; `{nonce}` in it is what tells the marks from what stands between them.
     """
     return [
         {"role": "system", "content": instructions.replace("{nonce}", nonce)},
-        {
-            "role": "user",
-            "content": f"{shown_parts(turn, nonce)}\n\nHow was the reply received? Reasons, then the score in a box.",
-        },
+        {"role": "user", "content": f"{shown}\n\n{question}"},
     ]
+
+
+def judge_messages(turn: Turn, nonce: str, instructions: str = INSTRUCTIONS) -> list[Message]:
+    """The chat that asks for one vote on `turn`, as `question_about`."""
+    asked = "How was the reply received? Reasons, then the score in a box."
+    return question_about(shown_parts(turn, nonce), nonce, instructions, asked)
 
 
 def shown_parts(turn: Turn, nonce: str) -> str:
@@ -118,11 +122,14 @@ def read_score(answer: str) -> float | None:
     >>> read_score("They ask for it again, so \\\\boxed{-1}")
     -1.0
     """
+    return _SCORES.get(last_box(answer))
+
+
+def last_box(answer: str) -> str:
+    """What the last box after the thinking holds; empty where there is none, or the thinking never came to an end."""
     _, _, said = answer.rpartition("</think>")
-    if "<think>" in said:
-        return None  # it never came to an answer
     boxes = _ANSWER.findall(said)
-    return _SCORES.get(boxes[-1].strip()) if boxes else None
+    return boxes[-1].strip() if boxes and "<think>" not in said else ""
 
 
 def defuse(text: str, nonce: str) -> str:
