@@ -218,7 +218,7 @@ async def run_litellm(
 def engine_request(model_dir: Path, *, stream: bool = False) -> Request:
     """The same prompts as ids, as the server would ask for them."""
     from slime.chat import ChatFormat
-    from slime.engines.dialect import generate_body
+    from slime.engines.dialect.requests import generate_body
     from slime.protocols import GenerateRequest
     from slime.types import SamplingParams
 

@@ -22,7 +22,7 @@ from functools import partial
 from slime.chat import ChatFormat, ReplyParser
 from slime.chat import Delta as MessageDelta
 from slime.config.sections import LoraConfig
-from slime.engines.dialect import join_deltas
+from slime.engines.dialect.reading import join_deltas
 from slime.errors import PromptTooLong, RequestError
 from slime.protocols import Delta, GenerateRequest
 from slime.types import Completion, Message, SamplingParams

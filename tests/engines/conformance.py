@@ -16,8 +16,8 @@ import httpx
 import orjson
 import pytest
 from rig import MAX_QUEUED, MAX_RUNNING, PROMPT, Rig, generate_fields
-from slime.engines import dialect
 from slime.engines.client import HttpEngine
+from slime.engines.dialect.reading import StreamReader, join_deltas, parse_completion, read_error, read_object
 from slime.errors import EngineRejected, EngineUnavailable
 from slime.protocols import Delta, Engine, GenerateRequest
 from slime.types import SamplingParams
@@ -222,9 +222,9 @@ def test_a_stream_says_what_the_answer_says(rig: Rig):
     assert all("weight_versions" not in payload["meta_info"] for payload in payloads[:-1])
     assert payloads[-1]["meta_info"]["weight_versions"] == [{"version": "default", "start": 0, "end": 24}]
     whole = rig.generate(temperature=0.0, max_new_tokens=24)
-    reader = dialect.StreamReader()
-    streamed = dialect.join_deltas([reader.feed(payload) for payload in payloads])
-    unstreamed = dialect.parse_completion(whole)
+    reader = StreamReader()
+    streamed = join_deltas([reader.feed(payload) for payload in payloads])
+    unstreamed = parse_completion(whole)
     assert (streamed.token_ids, streamed.text) == (unstreamed.token_ids, unstreamed.text)
     assert streamed.logprobs == pytest.approx(unstreamed.logprobs, abs=rig.tolerance)
 
@@ -240,7 +240,7 @@ async def test_a_streamed_stop_string_is_never_shown(rig: Rig, engine: HttpEngin
         )
     ]
     assert "".join(delta.text for delta in shown) == whole.text
-    assert dialect.join_deltas(shown).finish_reason == "stop"
+    assert join_deltas(shown).finish_reason == "stop"
 
 
 async def test_leaving_a_stream_ends_the_request(rig: Rig):
@@ -304,7 +304,7 @@ async def test_abort_ends_a_request_with_what_it_has(rig: Rig, engine: HttpEngin
     task, name = await _ongoing(engine, "aborted", 1900)
     await engine.abort(name)
     answer = orjson.loads(await asyncio.wait_for(task, SETTLE_S))
-    completion = dialect.parse_completion(answer)
+    completion = parse_completion(answer)
     assert completion.finish_reason == "abort"
     assert 0 < len(completion.token_ids) < 1900
     expected = rig.oracle([*PROMPT, *completion.token_ids], 0, 1.0)[len(PROMPT) - 1 :]
@@ -362,7 +362,7 @@ async def test_pausing_and_continuing_twice_is_harmless(engine: HttpEngine):
 async def test_a_swap_under_way_labels_every_token(rig: Rig, engine: HttpEngine):
     task, _ = await _ongoing(engine, "swapped", LONG)
     await engine.update_weights(rig.next_dir, 7)
-    completion = dialect.parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
+    completion = parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
     assert [span.version for span in completion.spans] == [0, 7]
     assert len(completion.token_ids) == LONG
     ids, border = [*PROMPT, *completion.token_ids], completion.spans[1].start
@@ -376,7 +376,7 @@ async def test_a_stream_tells_its_spans_at_the_end(rig: Rig, engine: HttpEngine)
     task, deltas = await _started(engine, "streamed", LONG)
     await engine.update_weights(rig.next_dir, 8)
     await asyncio.wait_for(task, 30)
-    completion = dialect.join_deltas(deltas)
+    completion = join_deltas(deltas)
     assert [span.version for span in completion.spans] == [0, 8]
     assert all(not delta.spans for delta in deltas[:-1])
 
@@ -385,7 +385,7 @@ async def test_in_place_weights_change_between_two_tokens(rig: Rig):
     async with HttpEngine(rig.url, pause_mode="in_place") as engine:
         task, _ = await _ongoing(engine, "in-place", LONG)
         await engine.update_weights(rig.next_dir, 3)
-        completion = dialect.parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
+        completion = parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
         assert [span.version for span in completion.spans] == [0, 3]
         await engine.update_weights(rig.first_dir, 0)
         await engine.flush_cache()
@@ -407,7 +407,7 @@ async def test_weights_that_cannot_be_loaded_change_nothing(rig: Rig, engine: Ht
         await engine.update_weights(tmp_path / "nothing here", 9)
     assert caught.value.status == 400
     assert await engine.version() == 0
-    completion = dialect.parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
+    completion = parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
     assert [span.version for span in completion.spans] == [0]
     expected = rig.oracle([*PROMPT, *completion.token_ids], 0, 1.0)[len(PROMPT) - 1 :]
     assert list(completion.logprobs) == pytest.approx(expected, abs=rig.tolerance)
@@ -433,7 +433,7 @@ BAD_REQUESTS = {
 def test_a_bad_request_is_refused_with_a_reason(rig: Rig, name: str):
     response = rig.post("/generate", {"input_ids": list(PROMPT), **BAD_REQUESTS[name]})
     assert response.status_code == 400
-    error = dialect.read_error(response.status_code, response.content)
+    error = read_error(response.status_code, response.content)
     assert isinstance(error, EngineRejected)
     assert len(str(error)) > 30
 
@@ -448,7 +448,7 @@ def test_a_bad_stream_is_refused_in_an_event(rig: Rig):
     event, done, _ = _events(rig, temperature=-1)
     assert done == b"data: [DONE]"
     with pytest.raises(EngineRejected, match="temperature"):
-        dialect.read_object(event.removeprefix(b"data: "))
+        read_object(event.removeprefix(b"data: "))
 
 
 async def test_the_client_raises_what_the_engine_refuses(engine: HttpEngine):
@@ -476,7 +476,7 @@ async def test_a_full_engine_says_so(engine: HttpEngine):
     await engine._control("/abort_request", {"abort_all": True})
     answers = [orjson.loads(await asyncio.wait_for(task, SETTLE_S)) for task in tasks]
     assert {answer["meta_info"]["finish_reason"]["type"] for answer in answers} == {"abort"}
-    assert [dialect.parse_completion(answer).finish_reason for answer in answers] == ["abort"] * len(answers)
+    assert [parse_completion(answer).finish_reason for answer in answers] == ["abort"] * len(answers)
 
 
 def test_unknown_paths_methods_and_modes(rig: Rig):

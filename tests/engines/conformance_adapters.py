@@ -12,8 +12,9 @@ import orjson
 import pytest
 from conformance import LONG, _ongoing
 from rig import PROMPT, Rig
-from slime.engines import dialect
 from slime.engines.client import HttpEngine
+from slime.engines.dialect.reading import join_deltas, parse_completion
+from slime.engines.dialect.versions import adapter_to_wire
 from slime.protocols import GenerateRequest
 from slime.types import Completion, SamplingParams, VersionSpan
 
@@ -28,7 +29,7 @@ async def adapted(rig: Rig) -> AsyncIterator[HttpEngine]:
         yield client
         for name, versions in (await client.adapters()).items():
             for version in versions:
-                await client._unload(dialect.adapter_to_wire(name, version))
+                await client._unload(adapter_to_wire(name, version))
 
 
 def ask(adapter: str = "", *, seed: int | None = None, num: int = 12, name: str = "one") -> GenerateRequest:
@@ -69,7 +70,7 @@ async def test_a_version_is_loaded_while_requests_run_which_keep_their_own(rig: 
     late = await adapted.generate(ask("ada"))
     assert not task.done()
     assert_made_by(rig, late, 8)
-    early = dialect.parse_completion(orjson.loads(await asyncio.wait_for(task, 60)))
+    early = parse_completion(orjson.loads(await asyncio.wait_for(task, 60)))
     expected = rig.adapter_oracle([*PROMPT, *early.token_ids], 7, 1.0)[len(PROMPT) - 1 :]
     assert list(early.logprobs) == pytest.approx(expected, abs=ROUNDING * rig.tolerance)
 
@@ -78,7 +79,7 @@ async def test_streams_are_labelled_too(rig: Rig, adapted: HttpEngine):
     await adapted.load_adapter("ada", rig.adapter_dirs[7], 7)
     deltas = [delta async for delta in adapted.stream(ask("ada"))]
     assert {delta.version for delta in deltas} == {7}
-    assert_made_by(rig, dialect.join_deltas(deltas), 7)
+    assert_made_by(rig, join_deltas(deltas), 7)
 
 
 async def test_scores_are_those_of_whom_is_asked_for(rig: Rig, adapted: HttpEngine):

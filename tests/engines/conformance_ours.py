@@ -10,8 +10,8 @@ import orjson
 import pytest
 from conformance import LONG, SETTLE_S, _ongoing, _until_free
 from rig import PROMPT, VOCAB_SIZE, Rig, generate_fields
-from slime.engines import dialect
 from slime.engines.client import HttpEngine
+from slime.engines.dialect.reading import parse_completion
 
 
 @pytest.mark.parametrize("token_id", [VOCAB_SIZE, -1, 10**6])
@@ -60,7 +60,7 @@ async def test_a_swap_without_a_pause_labels_every_token(rig: Rig):
     async with HttpEngine(rig.url, pause_mode=None) as engine:
         task, _ = await _ongoing(engine, "unpaused", LONG)
         await engine.update_weights(rig.next_dir, 9)
-        completion = dialect.parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
+        completion = parse_completion(orjson.loads(await asyncio.wait_for(task, 30)))
         await engine.update_weights(rig.first_dir, 0)
     assert [span.version for span in completion.spans] == [0, 9]
     ids, border = [*PROMPT, *completion.token_ids], completion.spans[1].start

@@ -8,25 +8,22 @@ import random
 import pytest
 import torch
 from embedded_server import random_model
-from slime.engines.dialect import GenerateCall
+from slime.engines.dialect.requests import GenerateCall, Sampling
 from slime.engines.embedded.model import RaggedModel
 from slime.engines.embedded.planning import ChunkBudget, plan_step
 from slime.engines.embedded.sampling import RowSampling, sample, uniform
-from slime.engines.embedded.sequence import Limits, Sequence
+from slime.engines.embedded.sequence import Sequence
 from slime.engines.embedded.shortcuts import take_shortcuts
-from slime.engines.embedded.slots import KVSlots, Slot
+from slime.engines.embedded.slots import CacheShape, KVSlots, Slot
 from slime.engines.embedded.text import ReplyText, TextDecoder
-from slime.errors import EngineRejected, WeightsError
-from slime.types import SamplingParams
+from slime.errors import WeightsError
 from transformers import LlamaConfig, LlamaForCausalLM
 
 # ── sampling ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def row(seed: int = 0, output_ids: tuple[int, ...] = (), **changes: float) -> RowSampling:
-    values = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-    values |= {"frequency_penalty": 0.0, "presence_penalty": 0.0} | changes
-    return RowSampling(seed=seed, output_ids=output_ids, **values)  # type: ignore[arg-type]
+    return RowSampling(Sampling(sampling_seed=seed, **changes), output_ids)  # type: ignore[arg-type]
 
 
 def frequencies(logits: list[float], number: int = 4000, **changes: float) -> list[float]:
@@ -93,11 +90,7 @@ def test_uniform_numbers_are_uniform_and_independent():
 
 def make_slots(max_busy: int = 3, num_slots: int = 6, budget_tokens: int = 100_000, max_length: int = 2048) -> KVSlots:
     return KVSlots(
-        num_layers=2,
-        num_kv_heads=1,
-        head_dim=4,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
+        CacheShape(num_layers=2, num_kv_heads=1, head_dim=4, dtype=torch.float32, device=torch.device("cpu")),
         max_busy=max_busy,
         num_slots=num_slots,
         max_length=max_length,
@@ -214,8 +207,8 @@ def sequences(kv: KVSlots, lengths: list[tuple[int, int]]) -> list[Sequence]:
     """Running sequences of (tokens, of which computed)."""
     running = []
     for seed, (length, computed) in enumerate(lengths):
-        call = GenerateCall(str(seed), tuple([seed] * length), SamplingParams(), max_new_tokens=4)
-        sequence = Sequence.admit(call, Limits(1000, 2048))
+        call = GenerateCall(rid=str(seed), input_ids=(seed,) * length, sampling_params=Sampling(max_new_tokens=4))
+        sequence = Sequence(call)
         sequence.slot = kv.acquire(sequence.tokens, sequence, reuse_limit=0)
         assert sequence.slot is not None
         assert kv.ensure(length)
@@ -296,36 +289,13 @@ def test_what_may_become_a_stop_string_is_held_back(decoder: TextDecoder):
     assert reply.finish(encode(decoder, "##"), stop="###") == "ab#c\n\nUsed##"
 
 
-# ── requests and weights ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"input_ids": tuple(range(64))}, "longer than the model's context length"),
-        ({"max_new_tokens": 60}, "maximum context length"),
-        ({"token_ids_logprob": (100,)}, "out-of-vocabulary"),
-        ({"sampling": SamplingParams(min_p=2.0)}, "min_p"),
-        ({"sampling": SamplingParams(frequency_penalty=3.0)}, "frequency_penalty"),
-        ({"min_new_tokens": 9}, "min_new_tokens"),
-    ],
-)
-def test_requests_that_do_not_fit_are_refused(changes: dict[str, object], message: str):
-    values: dict[str, object] = {"input_ids": (1, 2, 3, 4, 5), "sampling": SamplingParams(), "max_new_tokens": 4}
-    call = GenerateCall("refused", **(values | changes))  # type: ignore[arg-type]
-    with pytest.raises(EngineRejected, match=message):
-        Sequence.admit(call, Limits(100, 64))
-
-
-def test_no_length_means_as_far_as_the_context_goes():
-    call = GenerateCall("open", (1, 2, 3), SamplingParams(), max_new_tokens=None)
-    assert Sequence.admit(call, Limits(100, 64)).max_new_tokens == 61
+# ── weights ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_weights_are_exchanged_and_can_be_taken_back():
     model = RaggedModel.load(random_model(0), device=torch.device("cpu"))
     other = RaggedModel.load(random_model(1), device=torch.device("cpu"))
-    kv = make_probe_slots(model)
+    kv = KVSlots(model.cache_shape, max_busy=1, num_slots=1, max_length=64, budget_bytes=1 << 30)
     own, others = model.probe(kv), other.probe(kv)
     assert not torch.allclose(own, others)
     tensors = {name: tensor.clone() for name, tensor in other._model.state_dict().items()}
@@ -335,21 +305,6 @@ def test_weights_are_exchanged_and_can_be_taken_back():
     assert torch.allclose(model.probe(kv), own, atol=1e-5)
     with pytest.raises(WeightsError, match="unknown stranger"):
         model.stage(tensors | {"stranger": torch.zeros(1)})
-
-
-def make_probe_slots(model: RaggedModel) -> KVSlots:
-    shape = model.cache_shape
-    return KVSlots(
-        num_layers=shape.num_layers,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        dtype=model.dtype,
-        device=model.device,
-        max_busy=1,
-        num_slots=1,
-        max_length=64,
-        budget_bytes=1 << 30,
-    )
 
 
 def test_shortcuts_change_nothing_that_is_computed():

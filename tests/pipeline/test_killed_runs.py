@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from slime.engines.dialect import UpdateCall
+from slime.engines.dialect.requests import UpdateCall
 from slime.engines.scripted.engine import ScriptedEngine
 from slime.engines.scripted.server import ScriptedApp
 from slime.protocols import GenerateRequest

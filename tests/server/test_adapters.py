@@ -9,7 +9,7 @@ import pytest
 from server_rig import Rig, StartRig
 from slime.config.sections import LoraConfig
 from slime.engines.adapter_versions import FRESH_S
-from slime.engines.dialect import LoadAdapterCall
+from slime.engines.dialect.requests import LoadAdapterCall
 from slime.types import Turn
 
 from openclaw.api.incoming import caller_of
@@ -18,7 +18,7 @@ PER_USER = LoraConfig(use_lora=True, adapter_per="user")
 
 
 async def load(rig: Rig, name: str, version: int, folder: Path) -> None:
-    await rig.engine.load_adapter(LoadAdapterCall(f"{name}@{version}", str(folder)))
+    await rig.engine.load_adapter(LoadAdapterCall(lora_name=f"{name}@{version}", lora_path=str(folder)))
 
 
 async def newest_turn(rig: Rig) -> Turn:

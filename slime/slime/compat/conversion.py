@@ -16,7 +16,7 @@ from typing import Any
 
 from slime.compat.sample import Group, Sample, flatten
 from slime.data.fitness import why_no_logprobs, why_no_reward
-from slime.engines.dialect import version_from_wire
+from slime.engines.dialect.versions import version_from_wire
 from slime.errors import PluginError
 from slime.fields import field, fields
 from slime.plugins.rewards import asked, text_of_all

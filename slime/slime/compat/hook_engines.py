@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from slime.compat.sample import Sample
-from slime.engines.dialect import adapter_to_wire, parse_adapters, version_from_wire, version_to_wire
+from slime.engines.dialect.reading import parse_adapters
+from slime.engines.dialect.versions import adapter_to_wire, version_from_wire, version_to_wire
 from slime.errors import PluginError
 
 _ASK_S = 30.0

@@ -12,11 +12,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-
-from slime.engines.dialect import adapter_to_wire
-from slime.protocols import Delta
-from slime.types import Completion, VersionSpan
 
 FRESH_S = 0.02
 NUM_KEPT = 2
@@ -43,7 +38,7 @@ class AdapterVersions:
         """The version of an adapter that a request sent now is to name; None: there is none, the base answers."""
         if time.monotonic() - self._asked_at > FRESH_S:
             async with self._lock:
-                if time.monotonic() - self._asked_at > FRESH_S:  # nobody has asked while we waited
+                if time.monotonic() - self._asked_at > FRESH_S:  # no other request has asked meanwhile
                     await self.refresh()
         versions = self._loaded.get(name)
         return versions[-1] if versions else None
@@ -58,27 +53,3 @@ class AdapterVersions:
         self._asked_at = time.monotonic() if asked_at is None else asked_at
         self._loaded = loaded
         return loaded
-
-
-def superseded(loaded: Loaded, name: str) -> list[str]:
-    """Names on the wire of the versions of an adapter that are to be unloaded."""
-    return [adapter_to_wire(name, version) for version in loaded.get(name, [])[:-NUM_KEPT]]
-
-
-def labelled(completion: Completion, version: int | None) -> Completion:
-    """A reply made by one version of an adapter from its first token to its last, whatever the engine calls it."""
-    if version is None:
-        return completion
-    return replace(completion, spans=_whole(version, len(completion.token_ids)))
-
-
-def labelled_delta(delta: Delta, version: int | None, num_tokens: int) -> Delta:
-    """The same for a delta, up to and with which `num_tokens` were sampled."""
-    if version is None:
-        return delta
-    spans = _whole(version, num_tokens) if delta.finish_reason is not None else ()
-    return replace(delta, version=version, spans=spans)
-
-
-def _whole(version: int, num_tokens: int) -> tuple[VersionSpan, ...]:
-    return (VersionSpan(version, 0, num_tokens),) if num_tokens else ()

@@ -32,9 +32,24 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from slime.engines import dialect
-from slime.engines.adapter_versions import AdapterVersions, Loaded, labelled, labelled_delta, superseded
-from slime.engines.dialect import PauseMode
+from slime.engines.adapter_versions import NUM_KEPT, AdapterVersions, Loaded
+from slime.engines.dialect.reading import (
+    StreamReader,
+    parse_adapters,
+    parse_completion,
+    parse_scores,
+    read_error,
+    read_object,
+)
+from slime.engines.dialect.requests import (
+    LoadAdapterCall,
+    PauseMode,
+    UnloadAdapterCall,
+    UpdateCall,
+    generate_body,
+    score_body,
+)
+from slime.engines.dialect.versions import adapter_to_wire, version_from_wire, version_to_wire
 from slime.errors import EngineError, EngineFailed, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, GenerateRequest, TokenScores
 from slime.types import Completion
@@ -118,25 +133,22 @@ class HttpEngine:
         """Sample a continuation; its `finish_reason` is `abort` if somebody aborted it in the engine."""
         adapter, version = await self._answering(request.adapter)
         try:
-            raw = await self._post("/generate", dialect.generate_body(request, adapter=adapter), self._timeout_s)
+            raw = await self._post("/generate", generate_body(request, adapter=adapter), self._timeout_s)
         except (asyncio.CancelledError, ConnectionLost):
             self._abort_soon(request.request_id)
             raise
-        return labelled(dialect.parse_completion(dialect.read_object(raw)), version)
+        return parse_completion(read_object(raw), version)
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """Deltas as they are sampled. Leaving early, by closing the iterator or by an error, aborts the request."""
         adapter, version = await self._answering(request.adapter)
-        reader = dialect.StreamReader(request.sampling.stop)
-        num_tokens = 0
+        reader = StreamReader(request.sampling.stop, version)
         runs_on = True  # in the engine, for all we know
         try:
-            body = dialect.generate_body(request, stream=True, adapter=adapter)
+            body = generate_body(request, stream=True, adapter=adapter)
             async with contextlib.aclosing(self._events("/generate", body)) as events:
                 async for payload in events:
                     delta = reader.feed(payload)
-                    num_tokens += len(delta.token_ids)
-                    delta = labelled_delta(delta, version, num_tokens)
                     runs_on = delta.finish_reason is None
                     if delta.token_ids or delta.text or not runs_on:
                         yield delta
@@ -153,15 +165,15 @@ class HttpEngine:
     async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = "") -> TokenScores:
         ids = list(token_ids)
         loaded, version = await self._answering(adapter)
-        body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k, adapter=loaded)
+        body = score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k, adapter=loaded)
         raw = await self._post("/generate", body, self._control_s)
-        scores = dialect.parse_scores(dialect.read_object(raw), ids, start, top_k)
+        scores = parse_scores(read_object(raw), ids, start, top_k)
         return scores if version is None else replace(scores, version=version)
 
     async def _answering(self, name: str) -> tuple[str, int | None]:
         """What an adapter is called on the wire now, and its version; nothing while the base answers."""
         version = await self._adapters.newest(name) if name else None
-        return ("", None) if version is None else (dialect.adapter_to_wire(name, version), version)
+        return ("", None) if version is None else (adapter_to_wire(name, version), version)
 
     async def abort(self, request_id: str) -> None:
         """End a request in the engine; harmless if there is none of that name."""
@@ -180,27 +192,27 @@ class HttpEngine:
         """
         await asyncio.shield(self._in_background(self._swap(self._update_call(weights_dir, version))))
 
-    def _update_call(self, weights_dir: Path, version: int) -> dialect.UpdateCall:
+    def _update_call(self, weights_dir: Path, version: int) -> UpdateCall:
         # SGLang cannot flush under requests that hold their place: asked to, it loads the weights, keeps the old
         # version's name and answers 400.
-        return dialect.UpdateCall(str(weights_dir.resolve()), version, flush_cache=self._pause_mode != "in_place")
+        return UpdateCall(
+            model_path=str(weights_dir.resolve()),
+            weight_version=version_to_wire(version),
+            flush_cache=self._pause_mode != "in_place",
+        )
 
-    async def _swap(self, call: dialect.UpdateCall) -> None:
+    async def _swap(self, call: UpdateCall) -> None:
         async with self._swap_lock:
-            if self._pause_mode is None:
-                await self._retried("/update_weights_from_disk", dialect.update_body(call))
-            else:
-                await self._swap_paused(call, self._pause_mode)
+            try:
+                if self._pause_mode is not None:
+                    await self._control("/pause_generation", {"mode": self._pause_mode})
+                await self._retried("/update_weights_from_disk", call.body())
+            finally:
+                if self._pause_mode is not None:
+                    await self.resume()
             served = await self.version()
         if served != call.version:
             raise EngineError(f"the engine serves version {served} after an update to {call.version}")
-
-    async def _swap_paused(self, call: dialect.UpdateCall, mode: PauseMode) -> None:
-        try:
-            await self._control("/pause_generation", {"mode": mode})
-            await self._retried("/update_weights_from_disk", dialect.update_body(call))
-        finally:
-            await self.resume()
 
     async def resume(self) -> None:
         """Let a paused engine go on; harmless if it is not paused. For one whose publisher died in a swap."""
@@ -220,21 +232,21 @@ class HttpEngine:
         Raises:
             EngineRejected: the engine goes on without it, and says why.
         """
-        call = dialect.LoadAdapterCall(dialect.adapter_to_wire(name, version), str(adapter_dir))
+        call = LoadAdapterCall(lora_name=adapter_to_wire(name, version), lora_path=str(adapter_dir))
         try:
-            raw = await self._post("/load_lora_adapter", dialect.load_adapter_body(call), self._control_s)
-            loaded = self._adapters.learn(dialect.parse_loaded(dialect.read_object(raw)))
+            raw = await self._post("/load_lora_adapter", call.body(), self._control_s)
+            loaded = self._adapters.learn(parse_adapters(read_object(raw)))
         except EngineRejected:
             loaded = await self._adapters.refresh()
             if version not in loaded.get(name, []):
                 raise
-        for old in superseded(loaded, name):
-            if old not in self._unloading:
-                self._in_background(self._unload(old))
+        for old in loaded.get(name, [])[:-NUM_KEPT]:
+            if (wire_name := adapter_to_wire(name, old)) not in self._unloading:
+                self._in_background(self._unload(wire_name))
 
     async def unload_adapter(self, name: str, version: int) -> None:
         """Let go of one version: requests from now on are answered by the newest that is left, or the base."""
-        await self._unload(dialect.adapter_to_wire(name, version))
+        await self._unload(adapter_to_wire(name, version))
         await self._adapters.refresh()
 
     async def adapters(self) -> Loaded:
@@ -244,17 +256,17 @@ class HttpEngine:
     async def _unload(self, wire_name: str) -> None:
         self._unloading.add(wire_name)
         try:
-            await self._post("/unload_lora_adapter", dialect.unload_adapter_body(wire_name), self._timeout_s)
+            await self._post("/unload_lora_adapter", UnloadAdapterCall(lora_name=wire_name).body(), self._timeout_s)
         finally:
             self._unloading.discard(wire_name)
 
     async def _ask_adapters(self) -> Loaded:
-        return dialect.parse_adapters(dialect.read_object(await self._retried("/v1/models", None)))
+        return parse_adapters(read_object(await self._retried("/v1/models", None)))
 
     async def version(self) -> int:
         """The policy version being served."""
         raw = await self._retried("/model_info", None)
-        return dialect.version_from_wire(str(dialect.read_object(raw).get("weight_version")))
+        return version_from_wire(str(read_object(raw).get("weight_version")))
 
     async def flush_cache(self) -> None:
         """Drop reusable keys and values; `EngineRejected` while requests are under way."""
@@ -288,7 +300,7 @@ class HttpEngine:
             ) as response:
                 raw = await response.read()
                 if response.status != 200:
-                    raise dialect.read_error(response.status, raw)
+                    raise read_error(response.status, raw)
                 return raw
         except TimeoutError:
             raise ConnectionLost(f"{self.base_url}{path} took longer than {timeout_s:g} s") from None
@@ -304,7 +316,7 @@ class HttpEngine:
                 url, data=body, timeout=timeout, read_bufsize=2**20, max_line_size=_MAX_EVENT_BYTES
             ) as response:
                 if response.status != 200:
-                    raise dialect.read_error(response.status, await response.read())
+                    raise read_error(response.status, await response.read())
                 pending = b""
                 async for chunk in response.content.iter_any():
                     *events, pending = (pending + chunk).split(b"\n\n")
@@ -312,7 +324,7 @@ class HttpEngine:
                         if event == b"data: [DONE]":
                             return
                         if event.startswith(b"data: "):
-                            yield dialect.read_object(event.removeprefix(b"data: "))
+                            yield read_object(event.removeprefix(b"data: "))
                     if len(pending) > _MAX_EVENT_BYTES:
                         raise EngineError(f"{url}: an event of more than {_MAX_EVENT_BYTES} bytes")
         except TimeoutError as error:

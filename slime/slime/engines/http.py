@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import orjson
 from starlette.applications import Starlette
@@ -22,105 +22,25 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from slime.engines.dialect import (
-    DONE,
-    GenerateCall,
+from slime.engines.core import EngineCore, Json
+from slime.engines.dialect.answers import DONE, aborted, adapters_changed, error_body, model_list, sse
+from slime.engines.dialect.requests import (
+    AbortCall,
+    Call,
     LoadAdapterCall,
-    PauseMode,
+    PauseCall,
+    UnloadAdapterCall,
     UpdateCall,
-    aborted,
-    adapters_changed,
-    adapters_unchanged,
-    error_body,
-    model_list,
     parse_generate,
     parse_json,
-    parse_load_adapter,
-    parse_pause,
-    parse_unload_adapter,
-    parse_update,
-    sse,
-    version_to_wire,
 )
-from slime.errors import EngineError, EngineRejected, EngineUnavailable, WeightsError
+from slime.engines.dialect.versions import version_to_wire
+from slime.errors import EngineError, EngineRejected, WeightsError
 
 HEALTH_TIMEOUT_S = 20.0
 
-Json = dict[str, Any]
 _POST = ("POST", "PUT")
-
-
-class EngineCore(Protocol):
-    """What generates behind the routes; everything is called on one event loop.
-
-    Attributes:
-        model_path: the directory of the weights that are served.
-        tokenizer_path: the directory that the engine was started with.
-        version: of those weights.
-        adapters: directories of the adapters that are loaded, by name on the wire.
-        vocab_size: ids from it on are refused.
-        is_alive: whether it computes at all.
-        is_instant: whether answers come without waiting, so that there is no client to watch for meanwhile.
-    """
-
-    model_path: str
-
-    @property
-    def tokenizer_path(self) -> str: ...
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def adapters(self) -> Mapping[str, str]: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def is_alive(self) -> bool: ...
-
-    @property
-    def is_instant(self) -> bool: ...
-
-    def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def admit(self, call: GenerateCall) -> AsyncGenerator[Json]:
-        """The answers to a request as they become known; the last has a finish reason. Closing early aborts it.
-
-        Raises:
-            EngineRejected: it cannot be served, ever.
-            EngineUnavailable: places and queue are full.
-        """
-        ...
-
-    def abort(self, request_id: str) -> None: ...
-
-    def abort_all(self) -> None: ...
-
-    async def pause(self, mode: PauseMode) -> None: ...
-
-    async def resume(self) -> None: ...
-
-    async def flush_cache(self, timeout_s: float) -> bool:
-        """Drop the prefix cache; False where requests still run after `timeout_s`."""
-        ...
-
-    async def update_weights(self, call: UpdateCall) -> None:
-        """Raises EngineError or WeightsError, and serves what it served."""
-        ...
-
-    async def load_adapter(self, call: LoadAdapterCall) -> None: ...
-
-    async def unload_adapter(self, wire_name: str) -> None: ...
-
-    async def is_healthy(self, timeout_s: float) -> bool: ...
-
-    async def info(self) -> Json:
-        """The answer to /server_info."""
-        ...
+AnyCall = TypeVar("AnyCall", bound=Call)
 
 
 class EngineApp:
@@ -132,7 +52,7 @@ class EngineApp:
     >>> uvicorn.run(EngineApp(EngineService(options)))
     """
 
-    def __init__(self, core: EngineCore, further: Sequence[Route] = ()) -> None:
+    def __init__(self, core: EngineCore[Any], further: Sequence[Route] = ()) -> None:
         self._core = core
         self._control = Starlette(lifespan=self._lifespan, routes=[*_routes(core), *further])
 
@@ -161,14 +81,14 @@ class EngineApp:
         try:
             body = parse_json(raw)
             is_stream = bool(body.get("stream"))
-            answers = self._core.admit(parse_generate(body, uuid.uuid4().hex, self._core.vocab_size))
+            answers = self._core.admit(parse_generate(body, uuid.uuid4().hex, self._core.limits))
         except EngineError as error:
-            return await (_refuse_stream(send, error) if is_stream else _refuse(send, error))
+            return await _refuse(send, error, is_stream=is_stream)
         work = _stream(send, answers) if is_stream else _answer_once(send, answers)
         await (work if self._core.is_instant else _while_connected(work, receive))
 
 
-def _routes(core: EngineCore) -> list[Route]:
+def _routes(core: EngineCore[Any]) -> list[Route]:
     """The control endpoints."""
 
     async def health(request: Request) -> Response:
@@ -187,41 +107,40 @@ def _routes(core: EngineCore) -> list[Route]:
     async def models(request: Request) -> Response:
         return reply(model_list(core.tokenizer_path, core.adapters))
 
-    async def update_weights_from_disk(body: Json) -> Response:
+    async def update_weights_from_disk(call: UpdateCall) -> Response:
         try:
-            call = parse_update(body)
             await core.update_weights(call)
         except (EngineError, WeightsError) as error:
             return reply({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
-        message = f"Succeeded to update model weights. Weight version updated to {version_to_wire(call.version)}."
+        message = f"Succeeded to update model weights. Weight version updated to {call.weight_version}."
         return reply({"success": True, "message": message, "num_paused_requests": 0})
 
-    async def load_lora_adapter(body: Json) -> Response:
-        return await change_adapters(lambda: core.load_adapter(parse_load_adapter(body)))
+    async def load_lora_adapter(call: LoadAdapterCall) -> Response:
+        return await changed(core.load_adapter(call))
 
-    async def unload_lora_adapter(body: Json) -> Response:
-        return await change_adapters(lambda: core.unload_adapter(parse_unload_adapter(body)))
+    async def unload_lora_adapter(call: UnloadAdapterCall) -> Response:
+        return await changed(core.unload_adapter(call))
 
-    async def change_adapters(change: Callable[[], Awaitable[None]]) -> Response:
+    async def changed(change: Awaitable[None]) -> Response:
         try:
-            await change()
+            await change
         except (EngineError, WeightsError) as error:
-            return reply(adapters_unchanged(str(error)), 400)
+            return reply(adapters_changed(None, str(error)), 400)
         return reply(adapters_changed(core.adapters))
 
-    async def pause_generation(body: Json) -> Response:
-        await core.pause(parse_pause(body))
+    async def pause_generation(call: PauseCall) -> Response:
+        await core.pause(call.mode)
         return reply({"message": "Generation paused successfully.", "status": "ok"})
 
     async def continue_generation(request: Request) -> Response:
         await core.resume()
         return reply({"message": "Generation continued successfully.", "status": "ok"})
 
-    async def abort_request(body: Json) -> Response:
-        if body.get("abort_all"):
+    async def abort_request(call: AbortCall) -> Response:
+        if call.abort_all:
             core.abort_all()
-        elif body.get("rid"):
-            core.abort(str(body["rid"]))
+        else:
+            core.abort(call.rid)
         return Response(status_code=200)
 
     async def flush_cache(request: Request) -> Response:
@@ -233,28 +152,31 @@ def _routes(core: EngineCore) -> list[Route]:
             return PlainTextResponse("Cache flushed.\n")
         return PlainTextResponse("Flush cache failed: requests are running or waiting.\n", status_code=400)
 
-    told = [update_weights_from_disk, load_lora_adapter, unload_lora_adapter, pause_generation, abort_request]
     asked = {"health": health, "health_generate": health_generate, "v1/models": models}
     asked |= {"server_info": server_info, "get_server_info": server_info}
     asked |= {"model_info": model_info, "get_model_info": model_info}
     return [
         *(Route(f"/{path}", endpoint) for path, endpoint in asked.items()),
-        *(Route(f"/{endpoint.__name__}", with_body(endpoint), methods=_POST) for endpoint in told),
+        posted(UpdateCall, update_weights_from_disk),
+        posted(LoadAdapterCall, load_lora_adapter),
+        posted(UnloadAdapterCall, unload_lora_adapter),
+        posted(PauseCall, pause_generation),
+        posted(AbortCall, abort_request),
         Route("/continue_generation", continue_generation, methods=_POST),
         Route("/flush_cache", flush_cache, methods=["GET", "POST"]),
     ]
 
 
-def with_body(endpoint: Callable[[Json], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint that is given the request's JSON object; what it rejects is answered as SGLang does."""
+def posted(kind: type[AnyCall], endpoint: Callable[[AnyCall], Awaitable[Response]]) -> Route:
+    """A route that hands its endpoint the request it reads; a refusal is answered as SGLang does."""
 
     async def answer(request: Request) -> Response:
         try:
-            return await endpoint(parse_json(await request.body()))
+            return await endpoint(kind.read(parse_json(await request.body())))
         except EngineRejected as error:
             return refusal(error)
 
-    return answer
+    return Route(f"/{endpoint.__name__}", answer, methods=_POST)
 
 
 def reply(content: Json, status: int = 200) -> Response:
@@ -289,27 +211,18 @@ async def _stream(send: Send, answers: AsyncGenerator[Json]) -> None:
     await send({"type": "http.response.body", "body": DONE})
 
 
-async def _refuse(send: Send, error: EngineError) -> None:
-    if isinstance(error, EngineUnavailable):
-        await respond(send, _unserved(str(error), 503), 503)
-    else:
-        await respond(send, error_body(str(error)), _status(error))
-
-
-async def _refuse_stream(send: Send, error: EngineError) -> None:
+async def _refuse(send: Send, error: EngineError, *, is_stream: bool) -> None:
     """A refused stream is a stream: SGLang answers 200 and says so in its only event."""
-    if isinstance(error, EngineUnavailable):
-        reason = aborted(str(error), 503)
-        said: Json = {"text": "", "output_ids": [], "meta_info": {"finish_reason": reason}}
-    else:
-        kind = {"type": "invalid_request_error", "code": _status(error), "retryable": False}
+    status = error.status if isinstance(error, EngineRejected) else 503
+    if not is_stream:
+        body = error_body(str(error)) if isinstance(error, EngineRejected) else _unserved(str(error), status)
+        return await respond(send, body, status)
+    said: Json = {"text": "", "output_ids": [], "meta_info": {"finish_reason": aborted(str(error), status)}}
+    if isinstance(error, EngineRejected):
+        kind = {"type": "invalid_request_error", "code": status, "retryable": False}
         said = {"error": {"message": str(error), **kind}}
     await _start_stream(send)
     await send({"type": "http.response.body", "body": sse(said) + DONE})
-
-
-def _status(error: EngineError) -> int:
-    return error.status if isinstance(error, EngineRejected) else 503
 
 
 def _unserved(message: str, status: int) -> bytes:

@@ -25,7 +25,7 @@ from slime.config.sections import EngineConfig, ModelConfig
 from slime.engines import die_with_parent
 from slime.engines.backends import Launch, backend_named
 from slime.engines.client import HttpEngine
-from slime.engines.dialect import version_to_wire
+from slime.engines.dialect.versions import version_to_wire
 from slime.errors import EngineError, EngineKilled, EngineUnavailable
 from slime.private_files import new_secret, open_private, write_private
 

@@ -23,7 +23,7 @@ from slime.compat.prompts.hooks import PromptHooks
 from slime.compat.prompts.rewards import GroupComparer, SampleJudge
 from slime.compat.sample import Group, Sample, flatten
 from slime.config import Config
-from slime.engines.dialect import version_to_wire
+from slime.engines.dialect.versions import version_to_wire
 from slime.errors import EngineRejected, EngineUnavailable, PluginError
 from slime.plugins.calling import NamedCall
 from slime.protocols import Engine, GenerateRequest

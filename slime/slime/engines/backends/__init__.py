@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from slime.config.sections import EngineConfig, LoraConfig, ModelConfig
-from slime.engines.dialect import PauseMode, adapter_to_wire
+from slime.engines.dialect.requests import PauseMode
+from slime.engines.dialect.versions import adapter_to_wire
 
 Adapters = Mapping[str, tuple[Path, int]]
 """Directory and version of what an engine begins with, by the adapter's name."""

@@ -17,101 +17,15 @@ claimed of SGLang is asserted of the real one by tests/engines/conformance.py. C
 - A full queue is HTTP 503, but in a stream HTTP 200 and an `abort` finish that carries `"status_code": 503`.
 - A request that was aborted while it waited is answered without any log-prob field.
 - `ignore_eos` switches `stop_token_ids` off too. What stopped a reply is cut from its text, never from its ids.
+
+Adapters are loaded beside the base under a name, named by the requests that want them, and listed as models:
+
+    POST /load_lora_adapter   {"lora_name": "ada@7", "lora_path": "/…"} ─▶ {"success": true, "loaded_adapters": {…}}
+    POST /generate            {…, "lora_path": "ada@7"}                 ─▶ every token is made by version 7
+    POST /unload_lora_adapter {"lora_name": "ada@7"}
+    GET  /v1/models           {"data": [{"id": "model"}, {"id": "ada@7", "parent": "model", …}]}
+
+What is loaded under a name never changes: a new version is loaded under a new name, `<adapter>@<version>`, and a
+request keeps to its end the one it began with. So an engine that knows nothing of versions (SGLang's `weight_version`
+is that of the base) still says which version made a token, and no keys and values outlive the weights they came from.
 """
-
-from slime.engines.dialect.adapter_calls import (
-    LoadAdapterCall,
-    adapter_from_wire,
-    adapter_to_wire,
-    adapters_changed,
-    adapters_unchanged,
-    already_loaded,
-    load_adapter_body,
-    model_list,
-    not_loaded,
-    parse_adapters,
-    parse_load_adapter,
-    parse_loaded,
-    parse_unload_adapter,
-    unload_adapter_body,
-)
-from slime.engines.dialect.answers import (
-    DONE,
-    Entry,
-    Output,
-    aborted,
-    answer,
-    error_body,
-    ran_out,
-    sse,
-    stopped,
-)
-from slime.engines.dialect.reading import (
-    StreamReader,
-    join_deltas,
-    parse_completion,
-    parse_scores,
-    read_error,
-    read_object,
-)
-from slime.engines.dialect.requests import (
-    PAUSE_MODES,
-    GenerateCall,
-    PauseMode,
-    UpdateCall,
-    generate_body,
-    parse_generate,
-    parse_json,
-    parse_pause,
-    parse_update,
-    score_body,
-    update_body,
-)
-from slime.engines.dialect.versions import FIRST_VERSION, extend_spans, version_from_wire, version_to_wire
-
-__all__ = [
-    "DONE",
-    "FIRST_VERSION",
-    "PAUSE_MODES",
-    "Entry",
-    "GenerateCall",
-    "LoadAdapterCall",
-    "Output",
-    "PauseMode",
-    "StreamReader",
-    "UpdateCall",
-    "aborted",
-    "adapter_from_wire",
-    "adapter_to_wire",
-    "adapters_changed",
-    "adapters_unchanged",
-    "already_loaded",
-    "answer",
-    "error_body",
-    "extend_spans",
-    "generate_body",
-    "join_deltas",
-    "load_adapter_body",
-    "model_list",
-    "not_loaded",
-    "parse_adapters",
-    "parse_completion",
-    "parse_generate",
-    "parse_json",
-    "parse_load_adapter",
-    "parse_loaded",
-    "parse_pause",
-    "parse_scores",
-    "parse_unload_adapter",
-    "parse_update",
-    "ran_out",
-    "read_error",
-    "read_object",
-    "score_body",
-    "sse",
-    "stopped",
-    "unload_adapter_body",
-    "update_body",
-    "version_from_wire",
-    "version_to_wire",
-]

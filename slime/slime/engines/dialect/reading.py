@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from slime.engines.dialect.versions import extend_spans, version_from_wire
+from slime.engines.dialect.versions import adapter_from_wire, extend_spans, version_from_wire
 from slime.errors import EngineError, EngineFailed, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, TokenScores
 from slime.types import Completion, VersionSpan
@@ -62,10 +62,13 @@ def read_object(raw: bytes) -> Json:
     return payload
 
 
-def parse_completion(payload: Json) -> Completion:
-    """The answer of a whole generation; an `EngineError` if ids, log-probs and versions do not fit each other."""
-    reader = StreamReader()
-    delta = reader.feed(payload)
+def parse_completion(payload: Json, version: int | None = None) -> Completion:
+    """The answer of a whole generation; an `EngineError` if ids, log-probs and versions do not fit each other.
+
+    Args:
+        version: of the adapter that made it, whatever the engine calls it; None: of the base, which the engine knows.
+    """
+    delta = StreamReader(version=version).feed(payload)
     if delta.finish_reason is None:
         raise EngineError("the engine answered before it had finished")
     return join_deltas([delta])
@@ -105,12 +108,16 @@ def _spans_so_far(deltas: Sequence[Delta]) -> list[VersionSpan]:
 class StreamReader:
     """Turns the events of one stream, cumulative or incremental, into deltas.
 
+    Args:
+        version: as in `parse_completion`.
+
     Text that may still be taken back is held: the beginning of a stop string, or of a character whose bytes are not
     all there yet. The texts of all deltas together are the text of the unstreamed answer.
     """
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Sequence[str] = (), version: int | None = None) -> None:
         self._stop = stop
+        self._version = version
         self._num_tokens = 0
         self._text = ""  # as the engine has told it so far
         self._num_shown = 0  # characters of it that have left in deltas
@@ -140,33 +147,28 @@ class StreamReader:
         self._text = self._text + payload["text"] if is_incremental else payload["text"]
         if is_incremental and finish is not None and isinstance(finish.get("matched"), str) and not payload["text"]:
             # Who sends only what is new cannot take back the beginning of the stop string that has been sent.
-            self._text = self._text[: len(self._text) - _overlap(self._text, finish["matched"])]
+            self._text = self._text[: len(self._text) - overlap(self._text, finish["matched"])]
         new_ids = tuple(ids[seen:])
         logprobs = _logprobs_of(new_ids, entries[seen:])
         self._num_tokens = total
-        return Delta(
-            token_ids=new_ids,
-            logprobs=logprobs,
-            text=self._next_text(is_last=finish is not None),
-            version=version_from_wire(meta["weight_version"]),
-            finish_reason=None if finish is None else str(finish["type"]),
-            spans=() if finish is None else _read_spans(meta["weight_versions"], total),
-        )
+        version = version_from_wire(meta["weight_version"])
+        spans = () if finish is None else _read_spans(meta["weight_versions"], total)
+        if self._version is not None:
+            version = self._version
+            spans = (VersionSpan(version, 0, total),) if spans else ()
+        text = self._next_text(is_last=finish is not None)
+        return Delta(new_ids, logprobs, text, version, None if finish is None else str(finish["type"]), spans)
 
     def _next_text(self, *, is_last: bool) -> str:
-        end = len(self._text) if is_last else len(self._text) - self._num_unsettled()
-        text = self._text[self._num_shown : end]
-        self._num_shown = max(self._num_shown, end)
-        return text
-
-    def _num_unsettled(self) -> int:
-        """How many characters at the end may still change."""
-        text = self._text
-        num_broken = len(text) - len(text.rstrip("\ufffd"))
-        return max([num_broken, *(_overlap(text, stop) for stop in self._stop)])
+        text, end = self._text, len(self._text)
+        if not is_last:  # characters at the end may still change
+            num_broken = end - len(text.rstrip("\ufffd"))
+            end -= max([num_broken, *(overlap(text, stop) for stop in self._stop)])
+        shown, self._num_shown = self._num_shown, max(self._num_shown, end)
+        return text[shown:end]
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """The length of the longest end of `text` that is a beginning of `stop`, the whole left aside."""
     return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
 
@@ -209,3 +211,22 @@ def parse_scores(payload: Json, token_ids: Sequence[int], start: int, top_k: int
         )
     except (KeyError, TypeError, IndexError) as error:
         raise EngineError(f"the engine's answer is not of the dialect: {error!r}") from error
+
+
+def parse_adapters(payload: Json) -> dict[str, list[int]]:
+    """The versions that are loaded of each adapter of ours, oldest first: `{"ada": [6, 7]}`.
+
+    Args:
+        payload: the list of models, or the answer to a load.
+    """
+    try:
+        if "loaded_adapters" in payload:
+            names = list(payload["loaded_adapters"])
+        else:
+            names = [card["id"] for card in payload["data"] if card.get("parent") is not None]
+        versions: dict[str, list[int]] = {}
+        for name, version in filter(None, map(adapter_from_wire, names)):
+            versions.setdefault(name, []).append(version)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"the engine's answer is not of the dialect: {error!r}") from error
+    return {name: sorted(found) for name, found in versions.items()}

@@ -1,4 +1,4 @@
-"""Policy versions on the wire: integers here, strings there."""
+"""Names on the wire: of policy versions, and of the adapters that have versions of their own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,27 @@ def version_to_wire(version: int) -> str:
     return str(version) if version else FIRST_VERSION
 
 
+def is_version(name: str) -> bool:
+    """Whether a `weight_version` is one of ours."""
+    return name == FIRST_VERSION or (name.isascii() and name.isdigit())
+
+
 def version_from_wire(name: str) -> int:
     """The policy version behind a `weight_version`; an `EngineError` for a name that is none of ours."""
-    if name == FIRST_VERSION:
-        return 0
-    if not (name.isascii() and name.isdigit()):
+    if not is_version(name):
         raise EngineError(f"the engine serves weight version {name!r}, which this program did not publish")
-    return int(name)
+    return 0 if name == FIRST_VERSION else int(name)
+
+
+def adapter_to_wire(name: str, version: int) -> str:
+    """`("ada", 7)` → `"ada@7"`."""
+    return f"{name}@{version}"
+
+
+def adapter_from_wire(wire_name: str) -> tuple[str, int] | None:
+    """`"ada@7"` → `("ada", 7)`; None for a name that is none of ours."""
+    name, at, version = wire_name.rpartition("@")
+    return (name, int(version)) if at and name and version.isascii() and version.isdigit() else None
 
 
 def extend_spans(spans: list[VersionSpan], version: int, start: int, end: int) -> None:

@@ -9,7 +9,7 @@ import sys
 import torch
 import uvicorn
 
-from slime.engines.dialect import FIRST_VERSION, version_from_wire
+from slime.engines.dialect.versions import FIRST_VERSION, version_from_wire
 from slime.engines.door import behind_door
 from slime.engines.embedded.service import EngineOptions, EngineService
 from slime.engines.http import EngineApp

@@ -19,16 +19,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from slime.engines.dialect import PauseMode, aborted, ran_out, stopped, version_to_wire
+from slime.engines.dialect.answers import Json, aborted, ran_out, stopped
+from slime.engines.dialect.requests import PauseMode
+from slime.engines.dialect.versions import version_to_wire
 from slime.engines.embedded.model import PROBE_LENGTH, RaggedModel
 from slime.engines.embedded.planning import ChunkBudget, StepPlan, plan_step
 from slime.engines.embedded.sampling import sample
 from slime.engines.embedded.scoring import score_outputs, score_prompts
-from slime.engines.embedded.sequence import FinishReason, Progress, Sequence
+from slime.engines.embedded.sequence import Progress, Sequence
 from slime.engines.embedded.slots import KVSlots
 from slime.errors import EngineRejected, WeightsError
 
@@ -115,7 +117,8 @@ class EngineLoop:
             self._finish(sequence, aborted())
         for sequence in waiting:
             self.waiting.remove(sequence)
-            self._announce_end(sequence, aborted() if sequence.output_ids else aborted("Abort in waiting queue"))
+            is_begun = bool(sequence.output.token_ids)
+            self._announce_end(sequence, aborted() if is_begun else aborted("Abort in waiting queue"))
         self._flush_events()
         return len(running) + len(waiting)
 
@@ -157,7 +160,7 @@ class EngineLoop:
             self.kv.forget()
         self.version = version
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Figures for /server_info."""
         return {
             "num_running_reqs": len(self.running),
@@ -201,14 +204,13 @@ class EngineLoop:
             sequence = self.waiting[0]
             if len(self.running) >= self.max_running and not sequence.is_probe:
                 return
-            slot = self.kv.acquire(
-                sequence.tokens, sequence, reuse_limit=sequence.reuse_limit, adapter=sequence.adapter_key
-            )
+            adapter = sequence.adapter.key if sequence.adapter is not None else 0
+            slot = self.kv.acquire(sequence.tokens, sequence, reuse_limit=sequence.reuse_limit, adapter=adapter)
             if slot is None:
                 return
             self.waiting.popleft()
-            sequence.slot = slot
-            sequence.cached_tokens = max(sequence.cached_tokens, min(slot.length, len(sequence.call.input_ids)))
+            sequence.slot, output = slot, sequence.output
+            output.cached_tokens = max(output.cached_tokens, min(slot.length, len(sequence.call.input_ids)))
             self.running.append(sequence)
 
     def _step(self) -> None:
@@ -236,58 +238,61 @@ class EngineLoop:
         ids, logprobs = sample(logits, [sequence.sampling for sequence in plan.sampled])
         score_outputs(plan.sampled, logprobs)
         chosen = logprobs.gather(1, ids[:, None])[:, 0].tolist()
-        finished: list[tuple[Sequence, FinishReason]] = []
+        finished: list[tuple[Sequence, Json]] = []
         for sequence, token_id, logprob in zip(plan.sampled, ids.tolist(), chosen, strict=True):
             if not logprob > float("-inf"):  # NaN included
-                finished.append((sequence, _failure("the model gave non-finite logits")))
+                finished.append((sequence, aborted("the model gave non-finite logits", 500)))
                 continue
-            sequence.append(token_id, logprob, sequence.version(self.version))
+            sequence.tokens.append(token_id)
+            sequence.output.append(token_id, logprob, sequence.version(self.version))
             reason = self._finish_reason(sequence, token_id)
             if reason is not None:
                 finished.append((sequence, reason))
             elif sequence.call.stream:
-                self._events.append(Progress(sequence, len(sequence.output_ids), finished=False))
+                self._events.append(Progress(sequence, len(sequence.output.token_ids), finished=False))
         self.num_generated += len(plan.sampled)
         for sequence, reason in finished:
             self._finish(sequence, reason)
 
-    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        call = sequence.call
-        if call.sampling.stop:
+    def _finish_reason(self, sequence: Sequence, token_id: int) -> Json | None:
+        params = sequence.call.sampling_params
+        if params.stop:
             matched = self._find_stop(sequence)
             if matched is not None:
                 return stopped(matched)
         # As in SGLang, ignore_eos ignores stop_token_ids too.
-        is_end = token_id in self.model.eos_token_ids or token_id in call.sampling.stop_token_ids
-        if is_end and not call.ignore_eos:
+        is_end = token_id in self.model.eos_token_ids or token_id in params.stop_token_ids
+        if is_end and not params.ignore_eos:
             return stopped(token_id)
-        if len(sequence.output_ids) >= sequence.max_new_tokens:
+        if len(sequence.output.token_ids) >= sequence.max_new_tokens:
             return ran_out(sequence.max_new_tokens)
         return None
 
     def _hold_off_ends(self, sampled: list[Sequence], logits: torch.Tensor) -> None:
         """No end before `min_new_tokens`."""
         for row, sequence in enumerate(sampled):
-            if len(sequence.output_ids) < sequence.call.min_new_tokens:
-                ends = self.model.eos_token_ids.union(sequence.call.sampling.stop_token_ids)
+            params = sequence.call.sampling_params
+            if len(sequence.output.token_ids) < params.min_new_tokens:
+                ends = self.model.eos_token_ids.union(params.stop_token_ids)
                 logits[row, sorted(ends)] = float("-inf")
 
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+    def _finish(self, sequence: Sequence, reason: Json) -> None:
         self.running.remove(sequence)
         if sequence.slot is not None:
             self.kv.release(sequence.slot)
             sequence.slot = None
         self._announce_end(sequence, reason)
 
-    def _announce_end(self, sequence: Sequence, reason: FinishReason) -> None:
-        sequence.finish_reason, sequence.final_version = reason, sequence.version(self.version)
-        self._events.append(Progress(sequence, len(sequence.output_ids), finished=True))
+    def _announce_end(self, sequence: Sequence, reason: Json) -> None:
+        output = sequence.output
+        output.version, output.finish_reason = sequence.version(self.version), reason
+        self._events.append(Progress(sequence, len(output.token_ids), finished=True))
 
     def _fail_running(self, message: str) -> None:
         if not self.running and self.waiting:  # it failed where it was to be admitted
-            self._announce_end(self.waiting.popleft(), _failure(message))
+            self._announce_end(self.waiting.popleft(), aborted(message, 500))
         for sequence in list(self.running):
-            self._finish(sequence, _failure(message))
+            self._finish(sequence, aborted(message, 500))
         self.kv.forget()
         self._flush_events()
 
@@ -311,7 +316,3 @@ class EngineLoop:
         if self._events:
             self._deliver(self._events)
             self._events = []
-
-
-def _failure(message: str) -> FinishReason:
-    return aborted(message, 500)

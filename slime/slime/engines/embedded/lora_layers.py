@@ -29,15 +29,12 @@ class LiveAdapter:
     """An adapter that can be served.
 
     Attributes:
-        name: what requests call it.
         version: of the tokens it makes.
         key: no other adapter of this process ever has it, whatever its name: what caches are told apart by.
         pairs: (A, α/r · B) by module, on the model's device and in its type.
     """
 
-    name: str
     version: int
-    path: str
     key: int
     pairs: Mapping[str, tuple[Tensor, Tensor]]
 

@@ -9,7 +9,6 @@ weights have answered a probe with finite logits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from slime.engines.embedded.attention import RAGGED, Chunk, RaggedStep
 from slime.engines.embedded.lora_layers import AdaptedLayers, Run, groups_of
 from slime.engines.embedded.shortcuts import take_shortcuts
-from slime.engines.embedded.slots import KVSlots
+from slime.engines.embedded.slots import CacheShape, KVSlots
 from slime.errors import ConfigError, WeightsError
 
 PROBE_LENGTH = 9
 """Tokens of a probe."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheShape:
-    """What a KV cache for the model needs: layers, key/value heads, size of a head."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
 
 
 class RaggedModel:
@@ -48,7 +38,7 @@ class RaggedModel:
         self.vocab_size = int(config.get_text_config().vocab_size)
         self.eos_token_ids = eos_token_ids
         self.max_context_len = max_context_len
-        self.cache_shape = _cache_shape(config.get_text_config())
+        self.cache_shape = _cache_shape(config.get_text_config(), self.dtype, self.device)
 
     @classmethod
     def load(cls, model_dir: str | Path, *, device: torch.device, dtype: torch.dtype | None = None) -> RaggedModel:
@@ -119,7 +109,7 @@ class RaggedModel:
 
         May run on any thread: it touches nothing that is being served.
         """
-        own = dict(self._model.named_parameters(remove_duplicate=False)) | dict(self._persistent_buffers())
+        own = self._model.state_dict(keep_vars=True)
         aliases = {id(tensor): name for name, tensor in own.items() if name in tensors}
         missing = [name for name, tensor in own.items() if id(tensor) not in aliases]
         unknown = [name for name in tensors if name not in own]
@@ -135,34 +125,19 @@ class RaggedModel:
 
     def exchange(self, staged: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Serve staged tensors from now on, by exchanging pointers; returns those served until now."""
-        own = dict(self._model.named_parameters(remove_duplicate=False)) | dict(self._persistent_buffers())
+        own = self._model.state_dict(keep_vars=True)
         replaced = {}
         for name, tensor in staged.items():
             replaced[name] = own[name].data
             own[name].data = tensor
         return replaced
 
-    def _persistent_buffers(self) -> list[tuple[str, torch.Tensor]]:
-        persistent = self._model.state_dict(keep_vars=True)
-        return [(name, buffer) for name, buffer in self._model.named_buffers() if name in persistent]
-
     def _become_ragged(self) -> None:
         """Change the model to ragged attention, and compare with its own."""
         name = type(self._model).__name__
         ids = torch.tensor([_probe_ids(self.vocab_size)], device=self.device)
         model: Any = self._model
-        shape = self.cache_shape
-        kv = KVSlots(
-            num_layers=shape.num_layers,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            dtype=self.dtype,
-            device=self.device,
-            max_busy=1,
-            num_slots=1,
-            max_length=2 * PROBE_LENGTH,
-            budget_bytes=1 << 40,
-        )
+        kv = KVSlots(self.cache_shape, max_busy=1, num_slots=1, max_length=2 * PROBE_LENGTH, budget_bytes=1 << 40)
         try:
             with torch.inference_mode():
                 expected = self._forward(input_ids=ids, use_cache=False).logits[0, -2:].float()
@@ -180,12 +155,14 @@ class RaggedModel:
             )
 
 
-def _cache_shape(config: Any) -> CacheShape:
+def _cache_shape(config: Any, dtype: torch.dtype, device: torch.device) -> CacheShape:
     num_heads = int(config.num_attention_heads)
     return CacheShape(
         num_layers=int(config.num_hidden_layers),
         num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
         head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
+        dtype=dtype,
+        device=device,
     )
 
 

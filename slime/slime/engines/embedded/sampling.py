@@ -11,44 +11,32 @@ in the batch, and through interruptions.
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
+
+from slime.engines.dialect.requests import Sampling
 
 _MASK64 = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
 class RowSampling:
     """How one row is sampled.
 
-    Attributes:
-        temperature: 0 is greedy.
-        seed: together with the place of the token it decides the draw.
-        output_ids: what the row has generated so far; looked at by penalties only.
+    Args:
+        params: temperature 0 is greedy; a seed, drawn where there is none, decides a draw together with its place.
+        output_ids: what the row has generated so far; it grows.
     """
 
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
-    frequency_penalty: float
-    presence_penalty: float
-    seed: int
-    output_ids: Sequence[int]
-
-    @property
-    def is_truncated(self) -> bool:
-        return self.temperature > 0 and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
-
-    @property
-    def is_penalised(self) -> bool:
-        return (
-            self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
-        ) and len(self.output_ids) > 0
+    def __init__(self, params: Sampling, output_ids: Sequence[int]) -> None:
+        self.params, self.output_ids = params, output_ids
+        self.temperature = params.temperature
+        self.seed = secrets.randbits(63) if params.sampling_seed is None else params.sampling_seed
+        self.is_truncated = self.temperature > 0 and (params.top_p < 1.0 or params.top_k > 0 or params.min_p > 0.0)
+        penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+        self.is_penalised = penalties != (1.0, 0.0, 0.0)
 
 
 def sample(logits: torch.Tensor, rows: Sequence[RowSampling]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,8 +49,8 @@ def sample(logits: torch.Tensor, rows: Sequence[RowSampling]) -> tuple[torch.Ten
         ids `[rows]`, and log-probs `[rows, vocab]` before anything was cut off.
     """
     for index, row in enumerate(rows):
-        if row.is_penalised:
-            _penalise(logits[index], row)
+        if row.is_penalised and row.output_ids:
+            _penalise(logits[index], row.params, row.output_ids)
     if any(row.temperature not in (0.0, 1.0) for row in rows):
         temperatures = torch.tensor([row.temperature or 1.0 for row in rows], device=logits.device)
         logits = logits / temperatures[:, None]
@@ -74,7 +62,7 @@ def sample(logits: torch.Tensor, rows: Sequence[RowSampling]) -> tuple[torch.Ten
         drawn = logprobs.clone()
         for index, row in enumerate(rows):
             if row.is_truncated:
-                _truncate(drawn[index], row)
+                _truncate(drawn[index], row.params)
     cumulated = drawn.exp().cumsum(-1, dtype=torch.float64)
     draws = torch.tensor([[uniform(row.seed, len(row.output_ids))] for row in rows], dtype=torch.float64)
     thresholds = draws.to(logits.device) * cumulated[:, -1:]
@@ -93,24 +81,24 @@ def uniform(seed: int, place: int) -> float:
     return float(((state ^ (state >> 31)) >> 11) * 2.0**-53)
 
 
-def _penalise(logits: torch.Tensor, row: RowSampling) -> None:
+def _penalise(logits: torch.Tensor, params: Sampling, output_ids: Sequence[int]) -> None:
     """Penalties see generated tokens only, as SGLang's do."""
-    counts = Counter(row.output_ids)
+    counts = Counter(output_ids)
     ids = torch.tensor(list(counts), device=logits.device)
     times = torch.tensor(list(counts.values()), dtype=torch.float32, device=logits.device)
-    seen = logits[ids] - row.frequency_penalty * times - row.presence_penalty
-    logits[ids] = torch.where(seen < 0, seen * row.repetition_penalty, seen / row.repetition_penalty)
+    seen = logits[ids] - params.frequency_penalty * times - params.presence_penalty
+    logits[ids] = torch.where(seen < 0, seen * params.repetition_penalty, seen / params.repetition_penalty)
 
 
-def _truncate(logprobs: torch.Tensor, row: RowSampling) -> None:
+def _truncate(logprobs: torch.Tensor, params: Sampling) -> None:
     """Keep the `top_k` likeliest, of them the fewest that reach `top_p`, of these what is above `min_p` × the best."""
-    if 0 < row.top_k < logprobs.shape[-1]:
-        weakest = logprobs.topk(row.top_k).values[-1]
+    if 0 < params.top_k < logprobs.shape[-1]:
+        weakest = logprobs.topk(params.top_k).values[-1]
         logprobs.masked_fill_(logprobs < weakest, float("-inf"))
-    if row.top_p < 1.0:
+    if params.top_p < 1.0:
         ordered, order = logprobs.softmax(-1).sort(descending=True)
-        beyond = ordered.cumsum(-1) - ordered >= row.top_p
+        beyond = ordered.cumsum(-1) - ordered >= params.top_p
         logprobs[order[beyond]] = float("-inf")
-    if row.min_p > 0.0:
+    if params.min_p > 0.0:
         probabilities = logprobs.exp()
-        logprobs.masked_fill_(probabilities < row.min_p * probabilities.max(), float("-inf"))
+        logprobs.masked_fill_(probabilities < params.min_p * probabilities.max(), float("-inf"))

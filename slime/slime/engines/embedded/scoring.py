@@ -6,7 +6,8 @@ from collections.abc import Sequence as Items
 
 import torch
 
-from slime.engines.dialect import Entry, GenerateCall
+from slime.engines.dialect.answers import Entry
+from slime.engines.dialect.requests import GenerateCall
 from slime.engines.embedded.planning import StepPlan
 from slime.engines.embedded.sequence import Sequence
 
@@ -24,13 +25,13 @@ def score_prompts(plan: StepPlan, logits: torch.Tensor) -> None:
             dtype=torch.long,
             device=logits.device,
         )
-        num_inside = len(targets)
-        sequence.input_logprobs.extend(logprobs[:num_inside].gather(1, targets[:, None])[:, 0].tolist())
-        sequence.input_top.extend(top[:num_inside])
-        sequence.input_chosen.extend(chosen[:num_inside])
+        num_inside, output = len(targets), sequence.output
+        output.input_logprobs.extend(logprobs[:num_inside].gather(1, targets[:, None])[:, 0].tolist())
+        output.input_top.extend(top[:num_inside])
+        output.input_chosen.extend(chosen[:num_inside])
         # What lies behind the last prompt token is the place of the first output token.
-        sequence.output_top.extend(top[num_inside:])
-        sequence.output_chosen.extend(chosen[num_inside:])
+        output.top.extend(top[num_inside:])
+        output.chosen.extend(chosen[num_inside:])
 
 
 def score_outputs(sampled: Items[Sequence], logprobs: torch.Tensor) -> None:
@@ -39,8 +40,8 @@ def score_outputs(sampled: Items[Sequence], logprobs: torch.Tensor) -> None:
         call = sequence.call
         if call.return_logprob and (call.top_logprobs_num or call.token_ids_logprob):
             top, chosen = _rows(logprobs[row : row + 1], call)
-            sequence.output_top.extend(top)
-            sequence.output_chosen.extend(chosen)
+            sequence.output.top.extend(top)
+            sequence.output.chosen.extend(chosen)
 
 
 def _rows(logprobs: torch.Tensor, call: GenerateCall) -> tuple[list[list[Entry]], list[list[Entry]]]:

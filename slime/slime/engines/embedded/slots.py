@@ -20,6 +20,17 @@ MIN_SHARED_PREFIX = 16
 _FIRST_CAPACITY = 256
 
 
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What keys and values of a model look like."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """One row of the cache.
@@ -47,22 +58,9 @@ class KVSlots:
     (tokens a slot) grows by doubling, and as it grows, fewer slots fit.
     """
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        max_busy: int,
-        num_slots: int,
-        max_length: int,
-        budget_bytes: int,
-    ) -> None:
-        self._shape = (num_layers, num_kv_heads, head_dim)
-        self._dtype, self._device = dtype, device
-        token_bytes = 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize
+    def __init__(self, shape: CacheShape, *, max_busy: int, num_slots: int, max_length: int, budget_bytes: int) -> None:
+        self._shape = shape
+        token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * shape.dtype.itemsize
         self._budget_tokens = budget_bytes // token_bytes
         self.max_length = min(max_length, self._budget_tokens // 2)
         if self.max_length < 2:
@@ -137,13 +135,13 @@ class KVSlots:
     def forget(self, *, idle: bool = True, busy: bool = False) -> None:
         """Drop what idle slots hold; of busy ones too, if asked: they will be computed anew."""
         for slot in self.slots:
-            if (busy if slot.owner is not None else idle) and slot.length:
+            is_meant = busy if slot.owner is not None else idle
+            if is_meant:
                 slot.length = 0
-                if slot.owner is None:
-                    slot.ids = []
+                slot.ids = slot.ids if slot.owner is not None else []
 
     def forget_adapter(self, adapter: int) -> None:
-        """Drop what idle slots hold of an adapter that nobody will ask for again."""
+        """Drop what idle slots hold of an adapter that no request will ask for again."""
         for slot in self.slots:
             if slot.adapter == adapter and slot.owner is None:
                 slot.length, slot.ids = 0, []
@@ -194,13 +192,10 @@ class KVSlots:
         a.index, b.index = second, first
 
     def _resize(self, capacity: int) -> None:
-        num_layers, num_kv_heads, head_dim = self._shape
         num_slots = max(self.num_busy, self.fits(capacity))
         keep_first = sorted(self.slots, key=lambda slot: (slot.owner is None, -slot.last_used))[:num_slots]
         kept = sorted(keep_first, key=lambda slot: slot.index)
-        shape = (num_layers, num_slots + 1, num_kv_heads, capacity, head_dim)
-        keys = _zeros(shape, self._dtype, self._device)
-        values = _zeros(shape, self._dtype, self._device)
+        keys, values = (_zeros(self._shape, num_slots + 1, capacity) for _ in range(2))
         for index, slot in enumerate(kept):
             keys[:, index, :, : slot.length] = self.keys[:, slot.index, :, : slot.length]
             values[:, index, :, : slot.length] = self.values[:, slot.index, :, : slot.length]
@@ -209,12 +204,13 @@ class KVSlots:
         self.slots = kept + [Slot(index) for index in range(len(kept), num_slots)]
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _zeros(cache: CacheShape, num_slots: int, capacity: int) -> torch.Tensor:
     """A zeroed tensor that takes no memory on a CPU before it is written to: pages of zeros come from the kernel.
 
-    Zeroed, because masked attention multiplies what nobody has written by 0, and a NaN would survive that.
+    Zeroed, because masked attention multiplies what has not been written by 0, and a NaN would survive that.
     """
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(shape)
+    shape = (cache.num_layers, num_slots, cache.num_kv_heads, capacity, cache.head_dim)
+    if cache.device.type != "cpu":
+        return torch.zeros(shape, dtype=cache.dtype, device=cache.device)
+    raw = np.zeros(math.prod(shape) * cache.dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(cache.dtype).view(shape)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from slime.engines.dialect.reading import overlap
 from slime.errors import ConfigError
 
 _CONTEXT = 5
@@ -92,13 +93,5 @@ class ReplyText:
 
     def _undecided(self, text: str) -> int:
         """Length of the longest end of the text that may be, or begin, a stop string."""
-        longest = 0
-        for stop in self._stops:
-            if stop in text:
-                longest = max(longest, len(text) - text.find(stop))
-                continue
-            for length in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+        places = ((text.find(stop), stop) for stop in self._stops)
+        return max((overlap(text, stop) if at < 0 else len(text) - at for at, stop in places), default=0)

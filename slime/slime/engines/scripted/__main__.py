@@ -9,7 +9,7 @@ from pathlib import Path
 
 import uvicorn
 
-from slime.engines.dialect import version_from_wire
+from slime.engines.dialect.versions import version_from_wire
 from slime.engines.door import behind_door
 from slime.engines.scripted.core import ScriptedCore
 from slime.engines.scripted.faults import Fault

@@ -13,8 +13,25 @@ from typing import Any
 
 import orjson
 
-from slime.engines import dialect
 from slime.engines.adapter_versions import Loaded
+from slime.engines.dialect.answers import error_body, model_list
+from slime.engines.dialect.reading import (
+    StreamReader,
+    parse_adapters,
+    parse_completion,
+    parse_scores,
+    read_error,
+    read_object,
+)
+from slime.engines.dialect.requests import (
+    LoadAdapterCall,
+    UpdateCall,
+    generate_body,
+    parse_generate,
+    parse_json,
+    score_body,
+)
+from slime.engines.dialect.versions import adapter_to_wire, version_to_wire
 from slime.engines.scripted.core import ScriptedCore
 from slime.engines.scripted.faults import Fault, Faults, InjectedFault
 from slime.engines.scripted.script import DEFAULT_REPLIES, ReplyFunction, Script
@@ -44,35 +61,40 @@ class ScriptedEngine:
         return self.core.faults
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        body = dialect.generate_body(request, adapter=self._answering(request.adapter))
+        body = generate_body(request, adapter=self._answering(request.adapter))
         answers = [payload async for payload in self._payloads(body)]
-        return dialect.parse_completion(answers[-1])
+        return parse_completion(answers[-1])
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        reader = dialect.StreamReader(request.sampling.stop)
-        body = dialect.generate_body(request, stream=True, adapter=self._answering(request.adapter))
+        reader = StreamReader(request.sampling.stop)
+        body = generate_body(request, stream=True, adapter=self._answering(request.adapter))
         async with contextlib.aclosing(self._payloads(body)) as payloads:
             async for payload in payloads:
                 yield reader.feed(payload)
 
     async def score(self, token_ids: Sequence[int], start: int, top_k: int = 0, *, adapter: str = "") -> TokenScores:
         ids = list(token_ids)
-        body = dialect.score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k, adapter=self._answering(adapter))
+        body = score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k, adapter=self._answering(adapter))
         answers = [payload async for payload in self._payloads(body)]
-        return dialect.parse_scores(answers[-1], ids, start, top_k)
+        return parse_scores(answers[-1], ids, start, top_k)
 
     async def update_weights(self, weights_dir: Path, version: int) -> None:
-        await self.core.update_weights(dialect.UpdateCall(str(weights_dir), version))
+        call = UpdateCall(model_path=str(weights_dir), weight_version=version_to_wire(version))
+        await self.core.update_weights(call)
 
     async def load_adapter(self, name: str, adapter_dir: Path, version: int) -> None:
-        await self.core.load_adapter(dialect.LoadAdapterCall(dialect.adapter_to_wire(name, version), str(adapter_dir)))
+        call = LoadAdapterCall(lora_name=adapter_to_wire(name, version), lora_path=str(adapter_dir))
+        await self.core.load_adapter(call)
 
     async def adapters(self) -> Loaded:
-        return dialect.parse_adapters(dialect.model_list(self.core.model_path, self.core.adapters))
+        return self._loaded()
+
+    def _loaded(self) -> Loaded:
+        return parse_adapters(model_list(self.core.model_path, self.core.adapters))
 
     def _answering(self, name: str) -> str:
-        loaded = dialect.parse_adapters(dialect.model_list(self.core.model_path, self.core.adapters))
-        return dialect.adapter_to_wire(name, loaded[name][-1]) if name in loaded else ""
+        loaded = self._loaded()
+        return adapter_to_wire(name, loaded[name][-1]) if name in loaded else ""
 
     async def abort(self, request_id: str) -> None:
         self.core.abort(request_id)
@@ -93,11 +115,11 @@ class ScriptedEngine:
         await self.core.stop()
 
     async def _payloads(self, body: bytes) -> AsyncGenerator[dict[str, Any], None]:
-        call = dialect.parse_generate(dialect.parse_json(body), uuid.uuid4().hex, self.core.vocab_size)
+        call = parse_generate(parse_json(body), uuid.uuid4().hex, self.core.limits)
         try:
             async with contextlib.aclosing(self.core.admit(call)) as answers:
                 async for answer in answers:
-                    yield dialect.read_object(orjson.dumps(answer))
+                    yield read_object(orjson.dumps(answer))
         except InjectedFault as error:
             raise _as_seen(error.fault) from error
 
@@ -108,4 +130,4 @@ def _as_seen(fault: Fault) -> EngineError:
         return EngineUnavailable("the engine dropped the connection")
     if fault is Fault.BAD_JSON:
         return EngineError("the engine's answer is not JSON")
-    return dialect.read_error(500 if fault is Fault.HTTP_500 else 503, dialect.error_body("injected"))
+    return read_error(500 if fault is Fault.HTTP_500 else 503, error_body("injected"))

@@ -5,18 +5,16 @@ Besides the dialect there is /faults: POST {"fault": "cut", "times": 2, "after":
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from slime.engines.dialect import DONE, error_body
-from slime.engines.http import EngineApp, reply, respond, with_body
+from slime.engines.dialect.answers import DONE, error_body
+from slime.engines.dialect.requests import Call
+from slime.engines.http import EngineApp, posted, reply, respond
 from slime.engines.scripted.core import ScriptedCore
 from slime.engines.scripted.faults import Fault, Faults, InjectedFault
-from slime.errors import EngineRejected, nearest
 
 UNFINISHED = b'{"text": "unfini'
 """What BAD_JSON answers."""
@@ -50,16 +48,21 @@ async def _show(fault: Fault, send: Send, *, is_begun: bool) -> None:
         await send({"type": "http.response.body", "body": b'{"text": "', "more_body": True})
 
 
-def _fault_routes(faults: Faults) -> list[Route]:
-    async def plan(body: dict[str, Any]) -> Response:
-        name = body.get("fault")
-        if name not in set(Fault):
-            raise EngineRejected(f"no fault {name!r}{nearest(str(name), Fault)}; there are {', '.join(Fault)}")
-        faults.plan(Fault(name), int(body.get("times", 1)), int(body.get("after", 0)))
+class PlanCall(Call):
+    """A POST /faults."""
+
+    fault: Fault
+    times: int = 1
+    after: int = 0
+
+
+def _fault_routes(plans: Faults) -> list[Route]:
+    async def faults(call: PlanCall) -> Response:
+        plans.plan(call.fault, call.times, call.after)
         return reply({})
 
     async def fired(request: Request) -> Response:
-        counts = {str(fault): times for fault, times in faults.fired.items()}
-        return reply({"fired": counts, "num_pending": faults.num_pending})
+        counts = {str(fault): times for fault, times in plans.fired.items()}
+        return reply({"fired": counts, "num_pending": plans.num_pending})
 
-    return [Route("/faults", fired), Route("/faults", with_body(plan), methods=["POST"])]
+    return [Route("/faults", fired), posted(PlanCall, faults)]
