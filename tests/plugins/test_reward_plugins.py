@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from slime.config.loader import resolve
-from slime.config.sections import Config, JudgeConfig
+from slime.config.sections import Config, JudgeConfig, LossConfig
 from slime.errors import PluginError
 from slime.judging.plugin import PluginJudge
 from slime.plugins.rewards import load_reward
@@ -111,6 +111,14 @@ async def test_the_printed_reward_model_has_its_own_path_and_the_judge_its_own(c
     assert (config.judge.prm_model_path, config.judge.judge_model_path) == (str(classifier_dir), "/models/judge")
     verdict = await PluginJudge(load_reward(str(printed), plugin_settings(config)), timeout_s=30).judge(turn)
     assert 0 < verdict.score < 1
+
+
+def test_a_setting_has_the_names_that_published_files_read_it_by() -> None:
+    judge = JudgeConfig(prm_model_path="/models/prm", judge_model_path="/models/judge")
+    settings = plugin_settings(Config(judge=judge, loss=LossConfig(eps_clip=0.1, kl_loss_coef=0.2, w_rl=3, w_opd=4)))
+    assert (settings["checkpoint_path"], settings["prm_model_path"]) == ("/models/prm", "/models/prm")
+    assert (settings["clip_range"], settings["clip_ratio"], settings["kl_coeff"]) == (0.1, 0.1, 0.2)
+    assert (settings["binary_weight"], settings["opd_weight"]) == (3, 4)
 
 
 def test_the_printed_reward_model_without_a_path_is_one_line(printed):
