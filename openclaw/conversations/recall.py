@@ -30,6 +30,7 @@ from openclaw.conversations.stored_turns import (
     wanted_turns,
 )
 from openclaw.requests.reading import Reading
+from openclaw.requests.slices import in_slices
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,6 @@ NAMED_PATIENCE_S = 3.0
 _MAX_ASKED = 50_000  # keys that need not be looked for again
 _BATCH = 64  # turns of an earlier program's store that get their keys at a time
 _PAUSE_S = 0.02
-_SLICE_S = 0.004  # of making keys of long replies, between which other requests run
 
 
 class Recall:
@@ -83,14 +83,8 @@ class Recall:
         credential = hash_credential(request.credential)
         known = self.index.known(credential)
         turn_ids = [turn_id for turn_id in wanted_turns(reading, known) if self._is_new(turn_id.encode())]
-        keys = []
-        began = time.monotonic()
-        for key in islice(wanted_keys(reading, known, credential), 2 * MAX_WANTED):
-            if self._is_new(key):
-                keys.append(key)
-            if time.monotonic() - began > _SLICE_S:
-                await asyncio.sleep(0)
-                began = time.monotonic()
+        wanted = await in_slices(islice(wanted_keys(reading, known, credential), 2 * MAX_WANTED))
+        keys = list(filter(self._is_new, wanted))
         name = request.identity.or_named_in(reading.raw_first_user).name
         names = [name] if name is not None and name not in known.newest_session_of else []
         if not (turn_ids or keys or names):

@@ -1,6 +1,6 @@
 """A conversation as matching reads it: who speaks, which text, which tool calls. Pure functions.
 
-    chat messages, of whichever wire format they were read ─ conversation_of ─▶ CanonicalRequest(messages, system, …)
+    chat messages of any wire format ─ canonical, conversation_of ─▶ CanonicalRequest(messages, system, …)
 
 A canonical message is an OpenAI chat message (`message`, what rendering and judging read) beside the few things that
 matching compares: role, text, and the ids of the tool calls it makes or answers.
@@ -60,7 +60,7 @@ class CanonicalRequest:
 
 
 def conversation_of(
-    messages: Iterable[Message],
+    messages: Iterable[CanonicalMessage],
     *,
     system: Iterable[str] = (),
     num_tools: int = 0,
@@ -69,12 +69,12 @@ def conversation_of(
     max_tokens: int | None = None,
     previous_reply_id: str | None = None,
 ) -> CanonicalRequest:
-    """The canonical form of chat messages.
+    """The canonical form of a request, of its messages' canonical forms.
 
     Args:
         system: texts of the system prompt that are no messages.
     """
-    found = [canonical(message) for message in messages]
+    found = list(messages)
     start = next((index for index, message in enumerate(found) if message.role != "system"), len(found))
     return CanonicalRequest(
         messages=tuple(found[start:]),

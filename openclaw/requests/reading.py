@@ -7,9 +7,7 @@ of tool results (clients shorten them later), white space and the order of param
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Iterator
 from functools import cached_property
 from hashlib import blake2b
@@ -27,11 +25,11 @@ from openclaw.requests.plain_text import (
     text_lines,
     without_thinking,
 )
+from openclaw.requests.slices import in_slices
 
 KEPT_TEXT = 2000  # characters of a text that are compared
 SEARCHED_TEXT = 65_536  # characters of people's words in which replies and their words are looked for
 _SHORT = 65_536  # characters of a message that are read without a pause
-_SLICE_S = 0.004
 _SYSTEM_HEAD = 256  # names the agent; dates and snapshots stand further down
 
 
@@ -110,11 +108,7 @@ class Reading:
         """The same for a long request: whatever else the event loop has to do gets its turn every few milliseconds."""
         reading = cls.__new__(cls)
         reading._open(request)
-        began = time.monotonic()
-        for _ in reading._read():
-            if time.monotonic() - began > _SLICE_S:
-                await asyncio.sleep(0)
-                began = time.monotonic()
+        await in_slices(reading._read())
         return reading
 
     def _open(self, request: CanonicalRequest) -> None:

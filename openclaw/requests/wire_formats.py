@@ -18,7 +18,7 @@ from typing import Any
 from slime.messages import text_of
 from slime.types import Message
 
-from openclaw.requests.canonical import CanonicalRequest, conversation_of
+from openclaw.requests.canonical import CanonicalRequest, canonical, conversation_of
 
 
 def read_request(endpoint: str, body: Mapping[str, Any]) -> CanonicalRequest:
@@ -36,16 +36,19 @@ def read_request(endpoint: str, body: Mapping[str, Any]) -> CanonicalRequest:
         messages, system = _from_anthropic(body.get("messages")), body.get("system")
     else:
         messages = _objects(body.get("messages"))
+    return conversation_of(map(canonical, messages), system=[text_of(system)], **purpose_of(body))
+
+
+def purpose_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What besides the conversation tells what a request is for, as `conversation_of` takes it."""
     tools, previous = body.get("tools"), body.get("previous_response_id")
-    return conversation_of(
-        messages,
-        system=[text_of(system)],
-        num_tools=len(tools) if isinstance(tools, list) else 0,
-        model=str(body.get("model") or ""),
-        output_schema=output_schema(body),
-        max_tokens=_max_tokens(body),
-        previous_reply_id=previous if isinstance(previous, str) else None,
-    )
+    return {
+        "num_tools": len(tools) if isinstance(tools, list) else 0,
+        "model": str(body.get("model") or ""),
+        "output_schema": output_schema(body),
+        "max_tokens": _max_tokens(body),
+        "previous_reply_id": previous if isinstance(previous, str) else None,
+    }
 
 
 def read_reply(endpoint: str, body: Mapping[str, Any]) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "field"), WRONG)
 def test_a_request_and_a_file_refuse_the_same_messages_in_the_same_words(value: Any, field: str) -> None:
     with pytest.raises(RequestError) as in_request:
-        read_chat_request(Incoming({"messages": [value]}, Caller()), 100)
+        asyncio.run(read_chat_request(Incoming({"messages": [value]}, Caller()), 100))
     assert in_request.value.field == f"messages[0]{field}"
     with pytest.raises(ConfigError) as in_file:
         parse_conversation({"messages": [value]}, "talks.jsonl:3")

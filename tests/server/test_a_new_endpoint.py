@@ -17,7 +17,7 @@ from openclaw.api.endpoints.sampling import read_sampling
 from openclaw.api.exchange import Answer, Last, Opening, Whole
 from openclaw.api.generation import Generation, Part, Placed, Reply
 from openclaw.api.incoming import Incoming
-from openclaw.requests.canonical import conversation_of
+from openclaw.requests.canonical import canonical, conversation_of
 from openclaw.requests.chat_request import ChatRequest
 
 PATH = "/v1/talks"
@@ -54,7 +54,7 @@ class Talks:
         messages = spoken(talk)
         return ChatRequest(
             messages,
-            conversation_of(messages),
+            conversation_of(map(canonical, messages)),
             read_sampling(incoming.body, self._generation.model.default_max_tokens),
             incoming.caller,
             stream=incoming.body.get("stream") is True,

@@ -224,7 +224,7 @@ MESSAGES = st.lists(
 def test_no_json_upsets_the_parser(fields: dict[str, Any], messages: list[dict[str, Any]]) -> None:
     refusal: ApiError | None = None
     try:
-        read_chat_request(Incoming({"messages": messages} | fields, Caller()), 100)
+        asyncio.run(read_chat_request(Incoming({"messages": messages} | fields, Caller()), 100))
     except RequestError as error:
         refusal = as_api_error(error)
     if refusal is not None:

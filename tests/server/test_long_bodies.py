@@ -32,8 +32,8 @@ LONG = {
     "calls": [{"role": "user", "content": "x"}] + [{"role": "assistant", "content": "", "tool_calls": [CALL]}] * 2_500,
     "messages": [{"role": "user", "content": ""}] * 4_000,
 }
-LONGEST_STEP_S = 0.1
-"""Of processor time; ten times what is aimed at, since a machine may be slow."""
+LONGEST_STEP_S = 0.05
+"""Of processor time; five times what is aimed at, since a machine may be slow."""
 
 
 @pytest.fixture

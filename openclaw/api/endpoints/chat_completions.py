@@ -14,7 +14,7 @@ first delta, index, id, type and name in the first delta of a tool call, exactly
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -28,8 +28,10 @@ from openclaw.api.endpoints.sampling import read_sampling
 from openclaw.api.exchange import Answer, Last, Opening, Whole
 from openclaw.api.generation import Generation, Part, Placed, Reply
 from openclaw.api.incoming import Incoming
+from openclaw.requests.canonical import canonical, conversation_of
 from openclaw.requests.chat_request import ChatRequest
-from openclaw.requests.wire_formats import read_request
+from openclaw.requests.slices import in_slices
+from openclaw.requests.wire_formats import purpose_of
 
 PATH = "/v1/chat/completions"
 MAX_MESSAGES, MAX_TOOLS = 4_096, 1_024
@@ -49,7 +51,7 @@ class ChatCompletions:
     async def answer(self, incoming: Incoming) -> Answer:
         """Answer one request. Raises RequestError before anything is generated, else as `Generation.run`."""
         body = incoming.body
-        request = read_chat_request(incoming, self._model.default_max_tokens)
+        request = await read_chat_request(incoming, self._model.default_max_tokens)
         include_usage = _flag(body.get("stream_options") or {}, "include_usage", "stream_options.include_usage")
         token_text = self._model.chat.token_text if _flag(body, "logprobs") else None
         async with aclosing(self._generation.run(request)) as events:
@@ -72,14 +74,16 @@ class ChatCompletions:
 # ---- reading
 
 
-def read_chat_request(incoming: Incoming, default_max_tokens: int) -> ChatRequest:
+async def read_chat_request(incoming: Incoming, default_max_tokens: int) -> ChatRequest:
     """Check a body. Raises RequestError with the field."""
     body = incoming.body
-    messages, tools = _messages(body), _tools(body)
+    tools = _tools(body)
     _refuse_unsupported(body)
+    messages = await in_slices(_messages(body))
+    conversation = conversation_of(await in_slices(map(canonical, messages)), **purpose_of(body))
     return ChatRequest(
         messages=messages,
-        conversation=read_request(PATH, body),
+        conversation=conversation,
         sampling=read_sampling(body, default_max_tokens),
         caller=incoming.caller,
         tools=tools,
@@ -90,13 +94,14 @@ def read_chat_request(incoming: Incoming, default_max_tokens: int) -> ChatReques
     )
 
 
-def _messages(body: Mapping[str, Any]) -> list[Message]:
+def _messages(body: Mapping[str, Any]) -> Iterator[Message]:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages must be a list with at least one message", "messages")
     if len(messages) > MAX_MESSAGES:
         raise RequestError(f"{len(messages)} messages are more than the {MAX_MESSAGES} of one request", "messages")
-    return [read_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    for index, message in enumerate(messages):
+        yield read_message(message, f"messages[{index}]")
 
 
 def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
