@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from slime.weights.adapters import Adapter, LoraShape, fingerprint, write_adapter
-from slime.weights.directories import read_weights
+from slime.weights.models import read_weights
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from embedded_server import Engine, random_model, reference, reference_logprobs, serve, until
 from random_model import build_random_model
-from slime.weights.directories import write_weights
+from slime.weights.models import write_weights
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 TOLERANCE = 1e-5

@@ -15,7 +15,7 @@ import torch
 from embedded_server import Engine, random_model, serve, until
 from safetensors.torch import save_file
 from slime.engines.embedded.__main__ import main
-from slime.weights.directories import write_weights
+from slime.weights.models import write_weights
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM
 

@@ -25,7 +25,7 @@ from openclaw_test.tiny.text import Conversation
 from slime.config.sections import EngineConfig
 from slime.errors import ConfigError
 from slime.weights.adapters import Adapter, LoraShape, fingerprint, write_adapter
-from slime.weights.directories import read_weights
+from slime.weights.models import read_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SMALL = Recipe(num_conversations=60, short_tokens=1_000, num_tokens=2_000, tokens_per_step=500, hidden_size=64)

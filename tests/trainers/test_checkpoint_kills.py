@@ -23,7 +23,8 @@ from slime.trainers.checkpoint import (
     write_checkpoint,
 )
 from slime.weights import directories
-from slime.weights.directories import Manifest, read_weights, write_weights
+from slime.weights.directories import Manifest
+from slime.weights.models import read_weights, write_weights
 
 CHANGES = [(directories, "fsync"), (Path, "rename"), (Path, "symlink_to"), (os, "replace"), (shutil, "rmtree")]
 

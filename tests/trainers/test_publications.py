@@ -11,14 +11,8 @@ from learners import batch_of, random_samples, trainer_of, write_policy
 from slime.config.sections import LoraConfig
 from slime.errors import WeightsError
 from slime.trainers.torch.trainer import TorchTrainer
-from slime.weights.directories import (
-    WEIGHTS_FILE,
-    read_tensors,
-    read_weights,
-    verify_weights,
-    write_manifest,
-    write_weights,
-)
+from slime.weights.directories import write_manifest
+from slime.weights.models import WEIGHTS_FILE, read_tensors, read_weights, verify_weights, write_weights
 from slime.weights.versions import Version, Versions
 
 LORA = LoraConfig(use_lora=True, lora_rank=2)

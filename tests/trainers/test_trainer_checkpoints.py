@@ -12,7 +12,8 @@ import torch
 from learners import batch_of, parameters_of, random_samples, trainer_of, wait_for, write_policy
 from slime.errors import WeightsError
 from slime.protocols import Resumed
-from slime.weights.directories import read_manifest, read_weights, verify_weights
+from slime.weights.directories import read_manifest
+from slime.weights.models import read_weights, verify_weights
 
 SETTINGS = {"lr_warmup_steps": 4, "loss": {"entropy_coef": 0.01}}
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from slime.errors import WeightsError
-from slime.weights.directories import read_weights, verify_weights, write_weights
+from slime.weights.models import read_weights, verify_weights, write_weights
 from torch import Tensor
 
 
@@ -152,7 +152,7 @@ def test_a_writer_killed_before_the_rename_publishes_nothing(base_dir: Path, tmp
         import os, signal, sys
         import torch
         from pathlib import Path
-        from slime.weights.directories import read_weights, write_weights
+        from slime.weights.models import read_weights, write_weights
 
         Path.rename = lambda self, target: os.kill(os.getpid(), signal.SIGKILL)
         base, target = sys.argv[1:]

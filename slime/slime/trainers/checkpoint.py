@@ -31,11 +31,11 @@ from slime.weights.directories import (
     atomic_directory,
     numbered,
     read_json,
-    read_tensors,
     remove,
     verify_manifest,
     write_manifest,
 )
+from slime.weights.models import read_tensors
 
 log = logging.getLogger(__name__)
 

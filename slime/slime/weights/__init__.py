@@ -1,1 +1,1 @@
-"""Weights on disk: whole models (`directories`), LoRA adapters (`adapters`), and their numbers (`versions`)."""
+"""Weights on disk: durable `directories`, whole `models`, LoRA `adapters`, and their numbers, the `versions`."""

@@ -22,18 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slime.errors import WeightsError
-from slime.weights.directories import (
-    Manifest,
-    atomic_directory,
-    read_tensors,
-    read_weights,
-    require_directory,
-    require_model_files,
-    verify_manifest,
-    weight_files,
-    write_manifest,
-    write_weights,
-)
+from slime.weights.directories import Manifest, atomic_directory, require_directory, verify_manifest, write_manifest
+from slime.weights.models import read_tensors, read_weights, require_model_files, weight_files, write_weights
 
 ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"

@@ -29,7 +29,7 @@ from slime.engines.embedded.slots import KVSlots
 from slime.engines.embedded.text import ReplyText, TextDecoder
 from slime.errors import EngineRejected, WeightsError
 from slime.weights.adapters import fingerprint, read_adapter, verify_adapter
-from slime.weights.directories import read_weights, verify_weights
+from slime.weights.models import read_weights, verify_weights
 
 LONGEST_PAUSE_S = 10.0
 

@@ -23,7 +23,7 @@ from torch import nn
 from slime.config.sections import ALL_LINEAR, LoraConfig
 from slime.errors import ConfigError, WeightsError
 from slime.weights.adapters import Adapter, LoraShape
-from slime.weights.directories import require_shapes
+from slime.weights.models import require_shapes
 
 _NAME = "default"  # of the one adapter that PEFT knows of
 

@@ -27,7 +27,8 @@ from slime.trainers.torch.attention import DOCUMENTS
 from slime.trainers.torch.lora import LoraLayers, add_lora
 from slime.trainers.torch.master import MasterWeights
 from slime.weights.adapters import fingerprint, is_adapter, read_adapter, verify_adapter, write_adapter, write_merged
-from slime.weights.directories import Manifest, require_shapes, stored_dtypes, verify_weights, write_weights
+from slime.weights.directories import Manifest
+from slime.weights.models import require_shapes, stored_dtypes, verify_weights, write_weights
 
 _PROBE_LENS = (7, 4)
 _PROBE_TOLERANCE = 1e-3  # of the largest logit; a leak between documents is far above it
