@@ -33,7 +33,7 @@ from slime.judging.drift import WatchedJudge
 from slime.monitor import Monitor, configure_logging, link_log
 from slime.pipeline import Pipeline
 from slime.plugins.settings import plugin_settings
-from slime.preflight import PROG, Plan, asks_a_model, check
+from slime.preflight import PROG, Plan, check
 from slime.progress import Progress
 from slime.publisher import Publisher
 from slime.rollout.context import RolloutContext
@@ -86,7 +86,7 @@ async def train(config: Config, plan: Plan) -> None:
         learner = RankedLearner(config, placed.ranks)
         stack.push_async_callback(learner.stop)
         model, named = None, dict[str, Any]()
-        if asks_a_model(config, plan.rollout):
+        if plan.asks_model:
             model = await stack.enter_async_context(judge_model(config, fleet, placed.judge, log_dir))
         if plan.needs_teacher:
             teacher = await stack.enter_async_context(teaching(config, fleet, placed.teacher, log_dir))

@@ -1,27 +1,4 @@
-"""Every error we raise on purpose, as one tree, so that a caller can catch one level.
-
-OpenClawError
-├── ConfigError            a flag, variable, YAML key or file the user wrote; shown as one line, exit code 2
-│   └── PluginError        a hook path, name, signature or output
-├── RequestError           a field of a request or of a recorded conversation that is not as it must be
-│   ├── UnknownTurn        it names a turn or a session that was not captured
-│   └── CaptureIsOff       it is about captured turns, and the server captures none
-├── RenderError            messages that the model's chat template cannot express
-│   └── PromptTooLong      they have more tokens than the model can be fed
-├── StoreError             the turn store
-│   ├── StoreUnavailable   locked, full or slow: the same call may succeed later
-│   ├── IllegalTransition  a move that `store.states` does not allow
-│   ├── LeaseLost          somebody else holds the turn now
-│   └── CorruptRecord      what is stored is not what was given; it is never trained
-├── EngineError            an engine did not do what it was asked
-│   ├── EngineUnavailable  not reachable, or too busy: try again later
-│   │   ├── EngineFailed   took the request and failed at it: the request may be why
-│   │   └── EngineKilled   a signal ended it while it was starting
-│   └── EngineRejected     refused the request: trying again is useless
-├── WeightsError           weights or a checkpoint that must not be loaded
-├── TrainerError           a trainer that cannot go on
-└── RunStalled             samples are made and none is trained
-"""
+"""Every error we raise on purpose, one tree under `OpenClawError`, so that a caller can catch one level."""
 
 from __future__ import annotations
 
@@ -37,11 +14,11 @@ class OpenClawError(Exception):
 
 
 class ConfigError(OpenClawError):
-    """What the user wrote is wrong; the message names the place and the fix in one line."""
+    """A flag, variable, YAML key or file of the user's is wrong; one line names the place and the fix. Exit code 2."""
 
 
 class PluginError(ConfigError):
-    """A plug-in cannot be loaded or does not fit its hook."""
+    """A plug-in's path, name, signature or output does not fit its hook."""
 
 
 class RequestError(OpenClawError):
@@ -79,19 +56,19 @@ class StoreError(OpenClawError):
 
 
 class StoreUnavailable(StoreError):
-    """The disk, or another process, does not let the store write now: the same call may succeed later."""
+    """The store is locked, full or slow: the same call may succeed later."""
 
 
 class IllegalTransition(StoreError):
-    """A turn was asked to make a move that the table of transitions does not hold."""
+    """A turn was asked to make a move that `store.states` does not allow."""
 
 
 class LeaseLost(StoreError):
-    """A lease ran out, or was taken over, before its holder acked."""
+    """A lease ran out, or another process took it over, before its holder acked."""
 
 
 class CorruptRecord(StoreError):
-    """A stored record does not match its checksum any more; the message names the turn."""
+    """A stored record does not match its checksum any more, and is never trained; the message names the turn."""
 
 
 class EngineError(OpenClawError):

@@ -38,15 +38,19 @@ PROG = "python slime/train.py"
 
 @dataclass(frozen=True)
 class Plan:
-    """What the configuration comes to, checked: the rollout that was loaded, and which process sees which GPU."""
+    """What the configuration comes to, checked.
+
+    Attributes:
+        placement: which process sees which GPU.
+        rollout: loaded.
+        asks_model: whether verdicts or hints are a language model's.
+        needs_teacher: whether the rollout asks for a teacher or for hints.
+    """
 
     placement: Placement
     rollout: RolloutPlan
-
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether the rollout asks for a teacher, which may be an engine of its own."""
-        return needs_teacher(self.rollout)
+    asks_model: bool
+    needs_teacher: bool
 
 
 def check(config: Config) -> Plan:
@@ -62,25 +66,18 @@ def check(config: Config) -> Plan:
     _check_gpus(config)
     _check_server_beside(config)
     rollout = _check_plugins(config)
+    from slime.rollout.hindsight import hint_reader  # brings torch, as the plug-ins did
+
+    asked = rollout.call.asks_for
+    asks_model = rollout.reward is None and config.judge.judge == "llm"
+    asks_model |= "hint_source" in asked and hint_reader(config) == "llm"
+    needs_teacher = bool(asked & {"teacher", "hint_source"})
     placement = place(
         on_cpu(config).cluster,
-        has_judge=bool(config.judge.judge_model_path and not config.judge.judge_url) and asks_a_model(config, rollout),
-        has_teacher=bool(own_teacher(config)) and needs_teacher(rollout),
+        has_judge=bool(config.judge.judge_model_path and not config.judge.judge_url) and asks_model,
+        has_teacher=bool(own_teacher(config)) and needs_teacher,
     )
-    return Plan(placement, rollout)
-
-
-def needs_teacher(rollout: RolloutPlan) -> bool:
-    """Whether a rollout asks for the teacher or for hints."""
-    return bool(rollout.call.asks_for & {"teacher", "hint_source"})
-
-
-def asks_a_model(config: Config, rollout: RolloutPlan) -> bool:
-    """Whether verdicts or hints are a language model's."""
-    from slime.rollout.hindsight import hint_reader
-
-    is_judge = rollout.reward is None and config.judge.judge == "llm"
-    return is_judge or ("hint_source" in rollout.call.asks_for and hint_reader(config) == "llm")
+    return Plan(placement, rollout, asks_model, needs_teacher)
 
 
 def _check_gpus(config: Config) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -21,77 +20,53 @@ import ray
 from ray.exceptions import ActorDiedError, RayError
 
 from slime.config import EngineConfig, ModelConfig
-from slime.engines.launch import EngineProcess, dying_with_parent, start_engine
+from slime.engines.launch import end_process, start_engine, start_process
 from slime.engines.supervisor import Supervisor
 from slime.errors import EngineKilled, EngineUnavailable
-from slime.private_files import open_private
 
 log = logging.getLogger(__name__)
 
 _STOP_S = 40.0
 
 
-class EngineHolder:
-    """Holds an engine process."""
+class Holder:
+    """Holds a process of ours."""
 
-    def __init__(self) -> None:
-        self._engine: EngineProcess | None = None
+    grace_s = 10.0
+    _process: asyncio.subprocess.Process | None = None
+
+    async def wait(self) -> int:
+        """Its exit status, when it ends."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL to its process group after `grace_s`."""
+        if self._process is not None:
+            await end_process(self._process, self.grace_s)
+
+
+class EngineHolder(Holder):
+    """Holds an engine."""
 
     async def start(
         self, model: ModelConfig, engine: EngineConfig, log_path: str, port: int, gpus: str, flags: tuple[str, ...]
     ) -> int:
         """Start it, with further flags; returns its pid once it generates."""
-        self._engine = await start_engine(
-            model,
-            engine,
-            log_path=Path(log_path),
-            port=port,
-            gpus=gpus,
-            extra_args=flags,
-        )
-        return self._engine.pid
-
-    async def wait(self) -> int:
-        """Its exit status, when it ends."""
-        assert self._engine is not None
-        return await self._engine.wait()
-
-    async def stop(self) -> None:
-        if self._engine is not None:
-            await self._engine.stop()
+        started = await start_engine(model, engine, log_path=Path(log_path), port=port, gpus=gpus, extra_args=flags)
+        self._process = started.process
+        return self._process.pid
 
 
-class CommandHolder:
-    """Holds a process of ours that is no engine: the server."""
+class CommandHolder(Holder):
+    """Holds a process that is no engine: the server."""
 
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
+    grace_s = 35.0
 
     async def start(self, command: Sequence[str], log_path: str, environment: dict[str, str]) -> int:
         """Start it; returns its pid at once."""
-        with open_private(Path(log_path)) as output:
-            self._process = await asyncio.create_subprocess_exec(
-                *dying_with_parent(command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environment},
-            )
+        self._process = await start_process(command, Path(log_path), environment)
         return self._process.pid
-
-    async def wait(self) -> int:
-        assert self._process is not None
-        return await self._process.wait()
-
-    async def stop(self) -> None:
-        """SIGTERM, and SIGKILL to what does not heed it."""
-        if self._process is None or self._process.returncode is not None:
-            return
-        self._process.terminate()
-        try:
-            await asyncio.wait_for(self._process.wait(), _STOP_S - 5)
-        except TimeoutError:
-            self._process.kill()
 
 
 EngineActor: Any = ray.remote(num_cpus=0)(EngineHolder)

@@ -9,7 +9,6 @@ newest good checkpoint.
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,6 @@ class Rank:
         self._checkpoints = config.checkpoint
         self._trainer = build_trainer(config, rank=rank, world_size=world_size, address=address)
 
-    def pid(self) -> int:
-        return os.getpid()
-
     def resume(self) -> Resumed:
         return self._trainer.resume(self._checkpoints.save_dir, self._checkpoints.resume_from_checkpoint)
 
@@ -70,7 +66,6 @@ class RankedLearner:
     """
 
     def __init__(self, config: Config, gpus: tuple[str, ...]) -> None:
-        self.pids: tuple[int, ...] = ()
         self._config = config
         self._gpus = gpus
         self._ranks: list[Any] = []
@@ -81,12 +76,11 @@ class RankedLearner:
         await self.stop()
         address = f"tcp://127.0.0.1:{free_port()}"
         self._ranks = [
-            RankActor.options(runtime_env={"env_vars": _visible(gpus)}).remote(
+            RankActor.options(runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": gpus}}).remote(
                 self._config, rank, len(self._gpus), address
             )
             for rank, gpus in enumerate(self._gpus)
         ]
-        self.pids = tuple(await self._all("pid"))
         resumed: Resumed = (await self._all("resume"))[0]
         self._step = resumed.step
         return resumed
@@ -120,7 +114,3 @@ class RankedLearner:
             raise TrainerError(f"{type(cause).__name__}: {last_line(cause)}") from error
         except RayError as error:
             raise TrainerError(f"a trainer rank died: {last_line(error)}") from error
-
-
-def _visible(gpus: str) -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": gpus}

@@ -1,8 +1,8 @@
-"""A process that takes only what nobody else wants of the cores: the trainer on a machine without GPUs.
+"""CPU scheduling of the trainer on a machine without GPUs: engines and server run first.
 
-Whoever wakes up takes a core from an idle task (SCHED_IDLE) at once, from a merely nice one when its slice is over.
-With four people talking without a pause on two cores, and new weights 2.5 times a second, the 99th percentile of the
-time to first token is 1.1 times a quiet run's with the one and 2.4 times with the other; see
+A task that wakes up preempts an idle one (SCHED_IDLE) at once, a merely nice one when its time slice ends. With four
+conversations without a pause on two cores, and new weights 2.5 times a second, the 99th percentile of the time to
+first token is 1.1 times a quiet run's with SCHED_IDLE and 2.4 times with niceness; see
 `benchmarks/serving_while_training.py`.
 
 Linux may weigh sessions against each other before it looks at their processes (`autogroup`), which is why engines,
@@ -14,12 +14,10 @@ from __future__ import annotations
 import os
 import sys
 
-_NICENESS = 19
-
 
 def step_back() -> None:
-    """Let everybody else on this machine go first. For the calling thread, and those it starts later."""
+    """Yield the cores to all other tasks. For the calling thread, and those it starts later."""
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     else:
-        os.nice(_NICENESS)
+        os.nice(19)

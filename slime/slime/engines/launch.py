@@ -58,17 +58,7 @@ class EngineProcess:
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """Ask it to end, insist after `grace_s`; its children end with it."""
-        if not self.is_alive:
-            return
-        self.process.terminate()
-        try:
-            await asyncio.wait_for(self.process.wait(), grace_s)
-        except TimeoutError:
-            pass
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # what is left of its process group
-                os.killpg(self.process.pid, signal.SIGKILL)
-        await self.process.wait()
+        await end_process(self.process, grace_s)
 
 
 async def start_engine(
@@ -110,15 +100,12 @@ async def start_engine(
         reads_token = True
         extra_args = (*extra_args, "--token-from-stdin")
     visible = {"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}
-    with open_private(log_path) as log:
-        process = await asyncio.create_subprocess_exec(
-            *dying_with_parent(chosen.command(launch)),
-            *extra_args,
-            stdin=asyncio.subprocess.PIPE if reads_token else asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **chosen.environment(launch), **visible, **(environment or {})},
-        )
+    process = await start_process(
+        [*chosen.command(launch), *extra_args],
+        log_path,
+        {**chosen.environment(launch), **visible, **(environment or {})},
+        has_stdin=reads_token,
+    )
     if process.stdin is not None:
         process.stdin.write(f"{engine.engine_token}\n".encode())
         process.stdin.close()
@@ -173,6 +160,39 @@ def prepare(model: ModelConfig, engine: EngineConfig, *, host: str, port: int, g
 def with_token(engine: EngineConfig) -> EngineConfig:
     """The settings of engines that are started, with a token drawn where none is set."""
     return engine if engine.engine_token else replace(engine, engine_token=new_secret())
+
+
+async def start_process(
+    command: Sequence[str], log_path: Path, environment: Mapping[str, str], *, has_stdin: bool = False
+) -> asyncio.subprocess.Process:
+    """A process that ends with the thread that starts it, its output in a log.
+
+    Args:
+        environment: variables set on top of this process's own.
+    """
+    with open_private(log_path) as log:
+        return await asyncio.create_subprocess_exec(
+            *dying_with_parent(command),
+            stdin=asyncio.subprocess.PIPE if has_stdin else asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **environment},
+        )
+
+
+async def end_process(process: asyncio.subprocess.Process, grace_s: float) -> None:
+    """SIGTERM, and SIGKILL to its process group after `grace_s`."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), grace_s)
+    except TimeoutError:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # what is left of its process group
+            os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def dying_with_parent(command: Sequence[str]) -> list[str]:
