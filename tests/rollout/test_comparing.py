@@ -68,7 +68,7 @@ async def test_a_reply_is_worth_those_it_beats_less_those_that_beat_it(rig: Rig)
     assert rewards == pytest.approx(expected)
     assert len(model.asked) == 3, "one question a vote"
     assert "question 0" in model.asked[0]
-    assert run.metrics()["rollout/raw_reward"] == pytest.approx(0.0)
+    assert run.batches.metrics()["rollout/raw_reward"] == pytest.approx(0.0)
     batch = Batch((group,))
     samples, _ = with_advantages(batch, LossConfig(advantage_estimator="grpo"), MovingBaseline(0.9))
     for sample, reward in zip(samples, rewards, strict=True):

@@ -138,7 +138,7 @@ async def test_the_batch_rollout(rig: Rig, tmp_path):
     groups, run = await rig.groups(2, *prompts_of(rig, "--rollout-function-path", path))
     assert [sample.values["reward"] for sample in groups[0].samples] == [-1.0, 1.0]
     assert groups[0].samples[0].streams["rollout_logprobs"] == (0, 0, -0.7, -0.1)
-    assert run.metrics()["mine/rollout_id"] == 0
+    assert run.batches.metrics()["mine/rollout_id"] == 0
 
 
 async def test_the_data_source(rig: Rig, tmp_path):
@@ -189,7 +189,7 @@ async def test_the_hooks_of_a_batch(rig: Rig, tmp_path, capsys):
     assert "batch 0: 4 samples in " in said
     advantages = [s.streams["advantages"][s.streams["loss_mask"].index(1)] for group in groups for s in group.samples]
     assert sorted(advantages) == [-0.5, -0.5, 0.5, 0.5]
-    assert run.metrics()["rollout/raw_reward"] == 0.5
+    assert run.batches.metrics()["rollout/raw_reward"] == 0.5
 
 
 async def test_the_converter(rig: Rig, tmp_path):

@@ -52,7 +52,7 @@ async def test_a_group_holds_the_engines_tokens_and_the_rewards_of_its_members(r
             assert chat.decode(sample.token_ids[prompt:]).startswith("yes" if sample.values["reward"] > 0 else "no")
             assert all(p < 0 for p in sample.streams["rollout_logprobs"][prompt:])
             assert set(sample.streams["policy_versions"][prompt:]) == {0}
-    figures = run.metrics()
+    figures = run.batches.metrics()
     assert figures["rollout/raw_reward"] == 0.0
     assert figures["rollout/zero_std_ratio"] == 0.0
 
@@ -84,7 +84,7 @@ async def test_uniform_groups_are_filtered_and_replaced(rig: Rig):
         4, *flags(rig, "--dynamic-sampling-filter-path", f"{wanted}:check_reward_nonzero_std", num_prompts=3)
     )
     assert all({sample.values["reward"] for sample in group.samples} == {-1.0, 1.0} for group in groups)
-    assert run.metrics()["rollout/dynamic_filter/drop_zero_std"] >= 2
+    assert run.batches.metrics()["rollout/dynamic_filter/drop_zero_std"] >= 2
 
 
 async def test_an_aborted_group_is_given_back_and_generated_again(rig: Rig):
@@ -138,7 +138,7 @@ async def test_a_reward_that_fails_three_times_is_switched_off_and_nothing_more_
         await asyncio.wait_for(anext(stream), 10)
     assert run.maker.is_unjudged
     assert "switched off" in caplog.text
-    assert run.left_out()["unjudged"] > 0
+    assert run.batches.left_out["unjudged"] > 0
     await stream.aclose()
 
 

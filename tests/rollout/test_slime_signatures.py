@@ -49,7 +49,7 @@ async def test_a_rollout_function(http_rig: Rig):
             assert sample.values["reward"] == -1.0
             assert sample.num_trainable_tokens > 1
             assert min(sample.streams["rollout_logprobs"]) < 0
-    assert run.metrics()["mine/rollout_id"] == pytest.approx(0.5), "two batches: number 0 and number 1"
+    assert run.batches.metrics()["mine/rollout_id"] == pytest.approx(0.5), "two batches: number 0 and number 1"
 
 
 async def test_a_generate_function_with_a_tool(http_rig: Rig):
@@ -94,7 +94,7 @@ async def test_the_hooks_of_a_batch_in_their_order(rig: Rig):
         assert sample.streams["advantages"][trained] == sample.values["reward"] - 0.5
     assert calls.count(("sample_hook", 0, False)) >= 4
     assert [call for call in calls if call[0] != "sample_hook"][:2] == [("all_samples", 2), ("log", 0, 4)]
-    assert run.metrics() == {}, "the log hook said that ours is to be left out"
+    assert run.batches.metrics() == {}, "the log hook said that ours is to be left out"
 
 
 async def test_a_converter(rig: Rig):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,14 +31,6 @@ def whiten(values: Tensor) -> Tensor:
     return centred * torch.rsqrt(variance + 1e-8)
 
 
-@dataclass(frozen=True, slots=True)
-class Average:
-    """A moving average and the number of rewards that it is worth, at most 1 / (1 − decay)."""
-
-    value: float
-    weight: float
-
-
 class MovingBaseline:
     """What a reward of each source is expected to be: an exponential moving average over past rewards.
 
@@ -56,37 +47,37 @@ class MovingBaseline:
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"decay must be in [0, 1), not {decay}")
         self.decay = decay
-        self._averages: dict[str, Average] = {}
+        self._averages: dict[str, tuple[float, float]] = {}
+        """By source: the average, and the number of rewards that it is worth, at most 1 / (1 − decay)."""
 
     def advantages(self, rewards: Sequence[float], sources: Sequence[str]) -> list[float]:
         """Each reward less its baseline; then all of them, in order, become the past."""
         batch: dict[str, list[float]] = {}
         for reward, source in zip(rewards, sources, strict=True):
             batch.setdefault(source, []).append(reward)
-        advantages = [
-            self._advantage(reward, batch[source], source) for reward, source in zip(rewards, sources, strict=True)
-        ]
-        for reward, source in zip(rewards, sources, strict=True):
+        pairs = list(zip(rewards, sources, strict=True))
+        advantages = [self._advantage(reward, batch[source], source) for reward, source in pairs]
+        for reward, source in pairs:
             self._remember(reward, source)
         return advantages
 
     def _advantage(self, reward: float, batch: list[float], source: str) -> float:
-        past = self._averages.get(source, Average(0.0, 0.0))
-        weight = past.weight + len(batch) - 1
+        past, past_weight = self._averages.get(source, (0.0, 0.0))
+        weight = past_weight + len(batch) - 1
         if weight == 0:
             return reward
         # The reward itself is in `batch`, where it contributes a difference of zero.
-        return (past.weight * (reward - past.value) + math.fsum(reward - other for other in batch)) / weight
+        return (past_weight * (reward - past) + math.fsum(reward - other for other in batch)) / weight
 
     def _remember(self, reward: float, source: str) -> None:
-        past = self._averages.get(source, Average(0.0, 0.0))
-        weight = self.decay * past.weight + 1.0
-        self._averages[source] = Average(past.value + (reward - past.value) / weight, weight)
+        past, past_weight = self._averages.get(source, (0.0, 0.0))
+        weight = self.decay * past_weight + 1.0
+        self._averages[source] = past + (reward - past) / weight, weight
 
     def state(self) -> dict[str, Any]:
         """What `restore` takes, as JSON can hold it: `{"ada": [0.25, 6.51], …}`."""
-        return {source: [average.value, average.weight] for source, average in self._averages.items()}
+        return {source: list(average) for source, average in self._averages.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that was saved."""
-        self._averages = {source: Average(float(value), float(weight)) for source, (value, weight) in state.items()}
+        self._averages = {source: (float(value), float(weight)) for source, (value, weight) in state.items()}

@@ -152,8 +152,3 @@ def entropy(logits: Tensor) -> Tensor:
     """
     logprobs = torch.log_softmax(logits, dim=-1)
     return -(logprobs.exp() * logprobs).sum(-1)
-
-
-def token_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
-    """The log-prob of one id a row: [N, V] and [N] → [N]."""
-    return logits.gather(-1, token_ids[:, None]).squeeze(-1) - torch.logsumexp(logits, dim=-1)

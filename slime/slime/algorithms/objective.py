@@ -19,6 +19,7 @@ A function of the user's may stand in for w, and for the mean of the policy loss
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -161,7 +162,7 @@ class _Terms:
             is_corrected: whether the correction's own weights are among it.
         """
         config = self.config
-        weights: Tensor | None = None
+        weights: list[Tensor] = []
         if is_corrected and self.correction in ("decoupled", "icepop", "mis"):
             level, mode = {
                 "decoupled": ("token", "clip"),
@@ -170,16 +171,15 @@ class _Terms:
             }[self.correction]
             index = torch.zeros(()) if level == "token" else self._sequence_index
             low, high = self.bounds
-            weights = behaviour_weights(self._proximal, self.rollout, index, level=level, mode=mode, low=low, high=high)
-            if self.correction == "mis" and config["mis_veto_threshold"]:
-                threshold = config["mis_veto_threshold"]
-                weights = weights * veto_mask(self._proximal, self.rollout, self._sequence_index, threshold)
-        if config["use_opsm"]:
-            is_kept = off_policy_sequence_mask(
-                self.policy, self.rollout, self.advantages, self._sequence_index, config["opsm_delta"]
+            weights.append(
+                behaviour_weights(self._proximal, self.rollout, index, level=level, mode=mode, low=low, high=high)
             )
-            weights = is_kept.to(self.policy) if weights is None else weights * is_kept
-        return weights
+            if self.correction == "mis" and (threshold := config["mis_veto_threshold"]):
+                weights.append(veto_mask(self._proximal, self.rollout, self._sequence_index, threshold))
+        if config["use_opsm"]:
+            index, delta = self._sequence_index, config["opsm_delta"]
+            weights.append(off_policy_sequence_mask(self.policy, self.rollout, self.advantages, index, delta))
+        return functools.reduce(torch.mul, weights).to(self.policy) if weights else None
 
     def importance(self) -> Tensor:
         """π/b of each token, truncated, with gradient; π/p where no correction is wanted."""

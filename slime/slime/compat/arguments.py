@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from slime.compat.hook_engines import introduce
+from slime.compat.names import introduce
 from slime.config import Config
 from slime.plugins.settings import plugin_settings
 

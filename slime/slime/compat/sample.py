@@ -3,7 +3,7 @@
     a prompt ─▶ Sample(prompt=…) ─ generate ─▶ tokens, response, log-probs ─ reward ─▶ reward ─▶ slime.types.Sample
 
 Such files import them as `slime.utils.types.Sample`, `slime.rollout.base_types.RolloutFnTrainOutput`, …: see
-`compat.imports`. Everything of ours works on `slime.types.Sample`, which is frozen and checks itself.
+`compat.install`. Everything of ours works on `slime.types.Sample`, which is frozen and checks itself.
 """
 
 from __future__ import annotations

@@ -129,28 +129,26 @@ REWARD = Hook(
     | {"feedback": "next_state", "next_feedback": "next_state"},
 )
 GROUP_REWARD = Hook(REWARD.setting, REWARD.default_names, _SAMPLES)
-LOSS_TENSORS = same(
-    "policy_logprobs",
-    "rollout_logprobs",
-    "proximal_logprobs",
-    "reference_logprobs",
-    "untempered_rollout_logprobs",
-    "teacher_logprobs",
-    "tempered_teacher_logprobs",
-    "advantage_mask",
-    "advantages",
-    "rewards",
-    "loss_mask",
-    "sample_index",
-    "turn_index",
-    "sequence_index",
-)
-"""1-D over the trainable tokens of a micro-batch."""
-
 LOSS = Hook(
     "custom_loss_function_path",
     ("compute_loss", "compute_opd_loss", "compute_hybrid_loss"),
-    LOSS_TENSORS
+    # 1-D over the trainable tokens of a micro-batch
+    same(
+        "policy_logprobs",
+        "rollout_logprobs",
+        "proximal_logprobs",
+        "reference_logprobs",
+        "untempered_rollout_logprobs",
+        "teacher_logprobs",
+        "tempered_teacher_logprobs",
+        "advantage_mask",
+        "advantages",
+        "rewards",
+        "loss_mask",
+        "sample_index",
+        "turn_index",
+        "sequence_index",
+    )
     | same(
         "config",
         "sum_of_sample_mean",

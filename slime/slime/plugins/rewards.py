@@ -115,35 +115,35 @@ def _is_factory(function: Callable[..., Any]) -> bool:
 
 def _build(factory: Callable[..., Any], settings: Mapping[str, Any], where: str) -> Any:
     model_path = str(settings.get("prm_model_path", ""))
-    seen = settings if model_path else _WithoutModel(settings)
+    needed = PluginError(f"{where}: {describe(factory)} needs a reward model; give --prm-model-path or PRM_MODEL_PATH")
+    seen = settings if model_path else _WithoutModel(settings, needed)
     offered = {**settings, "config": seen, "args": SimpleNamespace(**settings)}
     offered |= dict.fromkeys(_MODEL_PATHS, model_path)
     role = f"{where}: what is called get_reward_model builds a reward model; what scores a turn is called reward"
     is_named_so = getattr(factory, "__name__", "") == "get_reward_model"
     call = NamedCall.match(factory, same(*offered), where=role if is_named_so else where)
-    needed = PluginError(f"{where}: {describe(factory)} needs a reward model; give --prm-model-path or PRM_MODEL_PATH")
     if call.asks_for & set(_MODEL_PATHS) and not model_path:
         raise needed
     try:
         return call(offered)
-    except _NoModelError:
-        raise needed from None
+    except PluginError:
+        raise
     except Exception as error:  # the user's own code: anything may come out of it
         message = " ".join(str(error).split())
         remedy = "; write it into that file" if isinstance(error, NameError) else ""
         raise PluginError(f"{where}: {describe(factory)}: {type(error).__name__}: {message}{remedy}") from error
 
 
-class _NoModelError(Exception):
-    """A factory read the path of a reward model, and there is none."""
-
-
 class _WithoutModel(dict[str, Any]):
     """The settings where no reward model is named: `config["prm_model_path"]` says so; `.get` gives an empty text."""
 
+    def __init__(self, settings: Mapping[str, Any], needed: PluginError) -> None:
+        super().__init__(settings)
+        self._needed = needed
+
     def __getitem__(self, name: str) -> Any:
         if name in _MODEL_PATHS[:2]:
-            raise _NoModelError
+            raise self._needed
         return super().__getitem__(name)
 
 

@@ -50,6 +50,7 @@ class BatchMaker:
 
     Attributes:
         rollout_id: the number of the next one.
+        left_out: samples that were made and will never be trained, by reason.
     """
 
     def __init__(self, hooks: PromptHooks, source: DataSource, temperature: float) -> None:
@@ -59,6 +60,7 @@ class BatchMaker:
         self._source = source
         self._hooks = hooks
         self._figures: list[dict[str, float]] = []
+        self._dropped: Counter[str] = Counter()
         self._group_indices: dict[str, int] = {}
 
     async def finish(
@@ -91,9 +93,9 @@ class BatchMaker:
             if made is not None:
                 finished.append(made)
             else:
-                tell(self._source, "settle", self.settled([group_id]))
-        reasons = Counter(why_not_trained(sample) for sample in flatten(groups))
-        self.left_out.update({reason: number for reason, number in reasons.items() if reason})
+                self.settle([group_id])
+        reasons = _left_out(groups)
+        self.left_out.update(reasons)
         if not finished and reasons["no log-probs"]:
             raise PluginError(
                 "replies come without log-probs and none can be trained: set sample.rollout_log_probs from the answer "
@@ -102,15 +104,23 @@ class BatchMaker:
         self.rollout_id += 1
         return finished
 
-    def metrics(self) -> dict[str, float]:
-        """Means over the batches finished since the last call."""
-        figures, self._figures = self._figures, []
-        names = sorted({name for figure in figures for name in figure})
-        return {name: statistics.fmean(f[name] for f in figures if name in f) for name in names}
+    def drop(self, group: Group, reason: str) -> None:
+        """Leave a group out of every batch."""
+        self._dropped[f"rollout/dynamic_filter/drop_{reason}"] += 1
+        self.left_out[reason] += len(flatten(group))
+        tell(self._source, "settle", {s.group_index for s in flatten(group) if s.group_index is not None})
 
-    def settled(self, group_ids: Iterable[str]) -> list[int]:
-        """The data source's numbers of groups that are done with."""
-        return [self._group_indices.pop(group_id) for group_id in group_ids if group_id in self._group_indices]
+    def metrics(self) -> dict[str, float]:
+        """Since the last call: means over the batches that were finished, and groups that were dropped."""
+        figures, dropped = self._figures, self._dropped
+        self._figures, self._dropped = [], Counter()
+        names = sorted({name for figure in figures for name in figure})
+        return {name: statistics.fmean(f[name] for f in figures if name in f) for name in names} | dropped
+
+    def settle(self, group_ids: Iterable[str]) -> None:
+        """Tell the data source that these groups are done with."""
+        known = [self._group_indices.pop(group_id) for group_id in group_ids if group_id in self._group_indices]
+        tell(self._source, "settle", known)
 
     def _group_id(self, group: Group, number: int) -> str:
         group_id = f"rollout{self.rollout_id}-{number}"
@@ -187,7 +197,6 @@ def _figures(groups: Sequence[Group]) -> dict[str, float]:
     rewards = [float(sample.reward) for sample in samples if isinstance(sample.reward, int | float)]
     lengths = [sample.effective_response_length for sample in samples]
     truncated = sum(sample.status is Sample.Status.TRUNCATED for sample in samples)
-    left_out = Counter(reason for sample in samples if (reason := why_not_trained(sample)))
     one_reward = [len({sample.reward for sample in flatten(group)}) == 1 for group in groups]
     figures = {
         "rollout/response_len/mean": statistics.fmean(lengths),
@@ -196,7 +205,11 @@ def _figures(groups: Sequence[Group]) -> dict[str, float]:
     }
     if rewards:
         figures["rollout/raw_reward"] = statistics.fmean(rewards)
-    return figures | {f"rollout/left_out/{reason}": float(count) for reason, count in left_out.items()}
+    return figures | {f"rollout/left_out/{reason}": float(count) for reason, count in _left_out(groups).items()}
+
+
+def _left_out(groups: Sequence[Group]) -> Counter[str]:
+    return Counter(reason for sample in flatten(groups) if (reason := why_not_trained(sample)))
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

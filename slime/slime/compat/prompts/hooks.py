@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from slime.compat.arguments import slime_arguments
-from slime.compat.hook_engines import arguments_now, check_sampled_by
+from slime.compat.names import arguments_now, check_sampled_by
 from slime.compat.sample import RolloutFnTrainOutput, Sample, flatten
 from slime.config import Config, PluginConfig
 from slime.plugins.calling import NamedCall

@@ -96,7 +96,7 @@ class _Prompted(StreamRollout):
         self._prompts = prompts
 
     def left_out(self) -> Mapping[str, int]:
-        return self._prompts.left_out()
+        return self._prompts.batches.left_out
 
     async def updated(self, step: int) -> Mapping[str, float]:
         return await self._prompts.updated(step)

@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -72,31 +71,15 @@ class PromptRun:
         self._kept: list[tuple[Group, int]] = []
         self._reserve: list[tuple[Group, int]] = []
         self._is_exhausted = False
-        self._dropped: Counter[str] = Counter()
-        self._left_out: Counter[str] = Counter()
-
-    # ---- what the pipeline asks
-
-    def metrics(self) -> dict[str, float]:
-        """Figures of the batches since the last call."""
-        dropped, self._dropped = self._dropped, Counter()
-        drops = {f"rollout/dynamic_filter/drop_{reason}": float(count) for reason, count in dropped.items()}
-        return {**self.batches.metrics(), **drops}
-
-    def left_out(self) -> Mapping[str, int]:
-        """Samples that were made and will never be trained, since the start, by reason."""
-        return self._left_out + self.batches.left_out
 
     async def updated(self, step: int) -> Mapping[str, float]:
         """Update `step` was made: figures of the batches since the last one, and of an evaluation if one is due."""
-        return {**self.metrics(), **await self._evaluation.run(step)}
+        return {**self.batches.metrics(), **await self._evaluation.run(step)}
 
     async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
         """The checkpoint of `step` is written, and it is the first to hold these groups: the data source's turn."""
-        tell(self.source, "settle", self.batches.settled(group_ids))
+        self.batches.settle(group_ids)
         tell(self.source, "save", step)
-
-    # ---- the stream
 
     def load(self) -> None:
         """Bring the data source to the trainer's checkpoint."""
@@ -184,13 +167,13 @@ class PromptRun:
             version = self._under_way.pop(task)
             group = task.result()
             if any(sample.status is Sample.Status.ABORTED for sample in flatten(group)):
-                self.source.add_samples([_one_a_member(group)])
+                self.source.add_samples([[flatten([member])[0] for member in group]])  # as it gave it: one a member
             elif (verdict := await self._filter(group)).keep:
                 self._kept.append((group, version))
             elif verdict.keep_when_insufficient:
                 self._reserve.append((group, version))
             else:
-                self._drop(group, verdict.reason or "filtered")
+                self.batches.drop(group, verdict.reason or "filtered")
 
     async def _filter(self, group: Group) -> DynamicFilterOutput:
         if all(sample.reward is None for sample in flatten(group)):
@@ -205,20 +188,15 @@ class PromptRun:
             return DynamicFilterOutput(keep=bool(result))
         raise PluginError(f"{hook.place} gave {type(result).__name__}; a filter says True or False")
 
-    def _drop(self, group: Group, reason: str) -> None:
-        self._dropped[reason] += 1
-        self._left_out[reason] += len(flatten(group))
-        tell(self.source, "settle", {s.group_index for s in flatten(group) if s.group_index is not None})
-
     def _batch(self) -> list[tuple[Group, int]]:
         """A whole batch once there is one; less where the trainer's queue has no room for more."""
-        if self._is_exhausted and not self._under_way and len(self._kept) < self._groups_per_batch:
-            self._kept += self._reserve
-            self._reserve = []
+        size = self._groups_per_batch
+        if self._is_exhausted and not self._under_way and len(self._kept) < size:
+            self._kept, self._reserve = self._kept + self._reserve, []
         is_stuck = not self._under_way and (self._is_exhausted or self.maker.is_unjudged or not self._has_room())
-        if len(self._kept) < self._groups_per_batch and not is_stuck:
+        if len(self._kept) < size and not is_stuck:
             return []
-        batch, self._kept = self._kept[: self._groups_per_batch], self._kept[self._groups_per_batch :]
+        batch, self._kept = self._kept[:size], self._kept[size:]
         return batch
 
 
@@ -227,11 +205,6 @@ async def generate_rollout(prompts: PromptRun) -> AsyncGenerator[SampleGroup]:
     async with contextlib.aclosing(prompts.stream()) as groups:
         async for group in groups:
             yield group
-
-
-def _one_a_member(group: Group) -> Group:
-    """A group as the data source gave it: one sample a trajectory."""
-    return [flatten([entry])[0] for entry in group]
 
 
 def as_groups(samples: Any, where: str) -> list[Group]:
