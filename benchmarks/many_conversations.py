@@ -70,8 +70,8 @@ def build_store(directory: Path, conversations: int, turns: int, num_ids: int) -
 
 
 def _store_conversation(connection: Any, number: int, turns: int, num_ids: int) -> None:
+    from made_turn import made_turn
     from slime.store import writes
-    from slime.types import Completion, SamplingParams, Turn, VersionSpan
 
     from openclaw.conversations.index import ConversationIndex
     from openclaw.conversations.stored_turns import keys_of
@@ -87,22 +87,8 @@ def _store_conversation(connection: Any, number: int, turns: int, num_ids: int) 
         prompt = fed + tuple(range(first, first + asked))
         sampled = tuple(range(first, first + COMPLETION))
         reply = answer(number, turn_number)
-        spans = (VersionSpan(1, 0, COMPLETION),)
-        completion = Completion(sampled, (-0.5,) * COMPLETION, reply["content"], "stop", spans)
-        turn = Turn(
-            turn_id=placement.turn_id,
-            session_id=placement.session_id,
-            parent_id=placement.parent_id,
-            kind=placement.kind,
-            messages=tuple(messages),
-            prompt_ids=prompt,
-            completion=completion,
-            sampling=SamplingParams(),
-            reply=reply,
-            created_at=time.time(),
-            source=placement.credential,
-            matching=placement.matching,
-        )
+        place = {name: getattr(placement, name) for name in ("turn_id", "session_id", "parent_id", "kind", "matching")}
+        turn = made_turn(messages, prompt, sampled, reply, source=placement.credential, **place)
         answered = (placement.parent_id, placement.next_state) if placement.parent_id and placement.next_state else None
         writes.append(connection, turn, answered, keys_of(turn))
         index.finish(placement, reply)

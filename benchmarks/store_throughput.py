@@ -19,8 +19,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from made_turn import made_turn
 from slime.store import Store
-from slime.types import Completion, Message, SamplingParams, Turn, TurnKind, VersionSpan
+from slime.types import Message, Turn
 
 PROMPT_TOKENS = 300
 REPLY_TOKENS = 200
@@ -40,22 +41,9 @@ def conversation(name: str) -> Iterator[tuple[Turn, tuple[str, tuple[Message, ..
             messages.append(user)
             prompt = fed + tuple(range(number, number + PROMPT_TOKENS))
             ids = tuple(range(REPLY_TOKENS))
-            completion = Completion(
-                ids, (-0.5,) * REPLY_TOKENS, reply["content"], "stop", (VersionSpan(1, 0, REPLY_TOKENS),)
-            )
             turn_id = f"{name}x{number}"
-            turn = Turn(
-                turn_id=turn_id,
-                session_id=f"{name}-{number - depth}",
-                parent_id=parent,
-                kind=TurnKind.MAIN,
-                messages=tuple(messages),
-                prompt_ids=prompt,
-                completion=completion,
-                sampling=SamplingParams(),
-                reply=reply,
-                created_at=time.time(),
-            )
+            place = {"turn_id": turn_id, "session_id": f"{name}-{number - depth}", "parent_id": parent}
+            turn = made_turn(messages, prompt, ids, reply, **place)
             yield turn, (parent, (user,)) if parent else None
             messages.append(reply)
             fed, parent, number = prompt + ids, turn_id, number + 1
