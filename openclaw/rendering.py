@@ -4,9 +4,8 @@
                                long  ─▶ worker process: its own ChatFormat ─▶ ids ──▲
 
 Template and tokenizer hold the interpreter while they work. In a thread they would hold up the chunks of every other
-stream; in a process of their own they take a core at most. The workers' number is bounded, and a worker whose request
-ends early, because its client left or its time is up, is ended with it. The first starts with the first long request,
-which waits a second for it.
+stream; in a process of their own they take a core at most. The number of workers is bounded; the first starts with the
+first long request, which waits a second for it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ class Renderer:
 
     def __init__(self, chat: ChatFormat, max_workers: int = max(1, min(4, (os.cpu_count() or 2) - 1))) -> None:
         self._chat = chat
-        self._places = CapacityLimiter(max_workers)
+        self._free = asyncio.Semaphore(max_workers)
+        self._processes = CapacityLimiter(max_workers)
 
     async def render(self, rendering: Rendering, num_bytes: int) -> tuple[int, ...]:
         """The prompt ids.
@@ -68,19 +68,36 @@ class Renderer:
             return _render(self._chat, rendering)
         try:
             async with asyncio.timeout(TIMEOUT_S):
+                await self._free.acquire()
+        except TimeoutError:
+            raise EngineUnavailable(f"no process was free to render the prompt within {TIMEOUT_S:.0f} s") from None
+        # A client that leaves frees its place in the queue; work that has begun is finished, so that no client can have
+        # processes started and ended again and again.
+        work = asyncio.get_running_loop().create_task(self._elsewhere(rendering))
+        work.add_done_callback(self._ended)
+        return await asyncio.shield(work)
+
+    async def _elsewhere(self, rendering: Rendering) -> tuple[int, ...]:
+        async def attempt() -> tuple[int, ...]:
+            arguments = self._chat.model_dir, rendering
+            return await to_process.run_sync(_render_from, *arguments, cancellable=True, limiter=self._processes)
+
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
                 try:
-                    return await self._elsewhere(rendering)
+                    return await attempt()
                 except BrokenWorkerProcess:
-                    log.warning("renderer ended, starting another")
-                    return await self._elsewhere(rendering)
+                    log.warning("rendering process ended, starting another")
+                    return await attempt()
         except BrokenWorkerProcess as error:
             raise EngineFailed("the process that renders long prompts ended twice at this request") from error
         except TimeoutError:
             raise EngineUnavailable(f"the prompt was not rendered within {TIMEOUT_S:.0f} s") from None
 
-    async def _elsewhere(self, rendering: Rendering) -> tuple[int, ...]:
-        directory = self._chat.model_dir
-        return await to_process.run_sync(_render_from, directory, rendering, cancellable=True, limiter=self._places)
+    def _ended(self, work: asyncio.Task[tuple[int, ...]]) -> None:
+        self._free.release()
+        if not work.cancelled():
+            work.exception()  # where the client has left, nothing else asks for it
 
 
 def _render(chat: ChatFormat, rendering: Rendering) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import pytest
 from server_rig import StartRig
 from slime.chat import ChatFormat
 from slime.errors import PromptTooLong
+from slime.types import Completion, SamplingParams, Turn, TurnKind, VersionSpan
 
 from openclaw.api.errors import ApiError
 from openclaw.api.exchange import json_object
@@ -130,6 +131,31 @@ async def test_a_long_prompt_is_rendered_in_another_process(model_dir: Path) -> 
     assert here_s < (time.process_time() - began) / 2
 
 
+async def test_a_long_prompt_extends_the_ids_of_the_turn_before_it(model_dir: Path) -> None:
+    chat = ChatFormat.load(model_dir)
+    renderer = Renderer(chat)
+    prompt = await renderer.render(_prompt(LONG_TEXT), len(LONG_TEXT))
+    reply = {"role": "assistant", "content": "hello"}
+    letters = [token_id for letter in reply["content"] for token_id in chat.encode_plain(letter)]
+    assert tuple(letters) != chat.encode_plain(reply["content"])
+    sampled = (*letters, *chat.stop_token_ids)
+    prior = Turn(
+        turn_id="t1",
+        session_id="s1",
+        parent_id=None,
+        kind=TurnKind.MAIN,
+        messages=tuple(_prompt(LONG_TEXT)[0]),
+        prompt_ids=prompt,
+        completion=Completion(sampled, (-0.5,) * len(sampled), "hello", "stop", (VersionSpan(1, 0, len(sampled)),)),
+        sampling=SamplingParams(),
+        reply=reply,
+    )
+    messages = [*prior.messages, reply, {"role": "user", "content": "Go on"}]
+    following = await renderer.render((messages, (), prior, {}, 1_000_000), len(LONG_TEXT))
+    assert following[: len(prompt) + len(sampled)] == prompt + sampled
+    assert following == chat.render(messages, prior=prior)
+
+
 async def test_what_the_template_refuses_is_said_from_the_other_process_too(model_dir: Path) -> None:
     renderer = Renderer(ChatFormat.load(model_dir))
     with pytest.raises(PromptTooLong):
@@ -148,15 +174,17 @@ async def test_a_long_prompt_is_rendered_although_its_process_is_killed(model_di
     assert _workers() != [worker]
 
 
-async def test_a_client_that_leaves_ends_the_rendering_of_its_prompt(model_dir: Path) -> None:
+async def test_clients_that_leave_have_one_process_started_and_none_ended(model_dir: Path) -> None:
     renderer = Renderer(ChatFormat.load(model_dir), max_workers=1)
-    rendering = asyncio.create_task(renderer.render(_prompt(LONG_TEXT), len(LONG_TEXT)))
+    left = [asyncio.create_task(renderer.render(_prompt(LONG_TEXT), len(LONG_TEXT))) for _ in range(8)]
     await asyncio.sleep(0.2)
-    assert _workers()
-    rendering.cancel()
-    await asyncio.wait([rendering], timeout=20)
-    assert rendering.cancelled()
-    assert not _workers()
+    [worker] = _workers()
+    for rendering in left:
+        rendering.cancel()
+    await asyncio.wait(left, timeout=20)
+    assert all(rendering.cancelled() for rendering in left)
+    await renderer.render(_prompt("the next"), LONG_BYTES + 1)
+    assert _workers() == [worker]
 
 
 def _workers() -> list[psutil.Process]:
