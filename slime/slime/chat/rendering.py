@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class ChatFormat:
         prior: Turn | None = None,
         *,
         options: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
+        max_tokens: float = math.inf,
     ) -> tuple[int, ...]:
         """The prompt ids of a request, up to where the assistant speaks.
 
@@ -174,15 +175,13 @@ class ChatFormat:
             return None
         return _Fed(plain, text) if text.replace(_MARK, "") == self.decode(prior.prompt_ids) else None
 
-    def _extend(self, prior: Turn, fed: _Fed, text: str, max_tokens: int | None) -> tuple[int, ...] | None:
+    def _extend(self, prior: Turn, fed: _Fed, text: str, max_tokens: float) -> tuple[int, ...] | None:
         """The prior ids and those of the rest, if `text` begins with the prior prompt and reply."""
-        if not text.startswith(fed.text):
-            return None
         before = fed.text + self.decode(prior.completion.token_ids)
         if not text.startswith(before):
             return None
         ids = prior.prompt_ids + prior.completion.token_ids
-        return ids + self.encode(text[len(before) :], None if max_tokens is None else max_tokens - len(ids))
+        return ids + self.encode(text[len(before) :], max_tokens - len(ids))
 
     # ---- template and tokenizer
 
@@ -200,7 +199,7 @@ class ChatFormat:
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
             raise RenderError(f"the model's chat template refuses these messages: {error}") from error
 
-    def encode(self, text: str, max_tokens: int | None = None) -> tuple[int, ...]:
+    def encode(self, text: str, max_tokens: float = math.inf) -> tuple[int, ...]:
         """The ids of a rendered text, control tokens included.
 
         A request repeats its system prompt, tools and history word for word: what stands between control tokens is
@@ -210,16 +209,12 @@ class ChatFormat:
         """
         ids: list[int] = []
         for piece in text.split(_MARK):
-            if not self._segments_stand_alone:
-                ids.extend(self._tokenise(piece, None if max_tokens is None else max_tokens - len(ids)))
-                continue
-            for number, segment in enumerate(self._split(piece)):
-                room = None if max_tokens is None else max_tokens - len(ids)
+            for number, segment in enumerate(self._split(piece) if self._segments_stand_alone else [piece]):
                 if number % 2:
                     ids.append(self._control_ids[segment])
                 elif segment:
-                    ids.extend(self._encode_segment(segment, room))
-            if max_tokens is not None and len(ids) > max_tokens:
+                    ids.extend(self._encode_segment(segment, max_tokens - len(ids)))
+            if len(ids) > max_tokens:
                 raise PromptTooLong
         return tuple(ids)
 
@@ -227,17 +222,17 @@ class ChatFormat:
         """The ids of what somebody wrote: a control token that stands spelled out in it stays text."""
         return self.encode(self._neutralise(text))
 
-    def _encode_segment(self, segment: str, room: int | None) -> tuple[int, ...]:
+    def _encode_segment(self, segment: str, room: float) -> tuple[int, ...]:
         if (ids := self._segments.get(segment)) is None:
             ids = tuple(self._tokenise(segment, room))
             self._segments.put(segment, ids, len(segment))
         return ids
 
-    def _tokenise(self, text: str, room: int | None = None) -> list[int]:
+    def _tokenise(self, text: str, room: float = math.inf) -> list[int]:
         # The batch call, unlike the single one, can leave out the offsets, which cost a quarter of the time. It lets
         # other threads run; making a list of its ids does not, so what is too long is refused before that.
         encoding = self._backend.encode_batch_fast([text], add_special_tokens=False)[0]
-        if room is not None and len(encoding) > room:
+        if len(encoding) > room:
             raise PromptTooLong
         ids: list[int] = encoding.ids
         return ids
@@ -365,11 +360,11 @@ def _restored(messages: tuple[Message, ...], ours: Sequence[Message]) -> tuple[M
 
 
 def _is_respelled(message: Message, known: Message) -> bool:
-    if message is known or message["role"] != "assistant" or known["role"] != "assistant":
-        return False
-    if message["content"].strip() != known["content"].strip():
-        return False
-    return _calls_by_value(message) == _calls_by_value(known)
+    return (
+        message["role"] == known["role"] == "assistant"
+        and message["content"].strip() == known["content"].strip()
+        and _calls_by_value(message) == _calls_by_value(known)
+    )
 
 
 def _calls_by_value(message: Message) -> list[tuple[str, Any]]:
