@@ -14,7 +14,7 @@ import aiohttp
 
 from slime.cluster.children import Child, CommandActor
 from slime.config import Config
-from slime.config.flags import as_flags
+from slime.config.leaves import as_flags
 from slime.engines.launch import free_port
 from slime.errors import EngineUnavailable
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -61,6 +61,10 @@ class Leaf:
     @property
     def flag(self) -> str:
         return flag_of(self.name)
+
+    @property
+    def negative_flag(self) -> str:
+        return "--no-" + self.flag.removeprefix("--")
 
     @property
     def env(self) -> tuple[str, ...]:
@@ -117,6 +121,23 @@ def build(values: Mapping[str, Any]) -> Config:
         section, _, name = path.partition(".")
         given[section][name] = value
     return Config(**{name: sections[name](**fields) for name, fields in given.items()})
+
+
+def as_flags(config: Config, sections: Collection[str]) -> list[str]:
+    """Flags that say every setting of some sections, so that no variable or file of the other program's counts.
+
+    Secrets are left out: a command line can be read by everybody on the machine.
+
+    >>> as_flags(Config(server=ServerConfig(port=8001)), ["server"])
+    ['--host=127.0.0.1', '--port=8001', …]
+    """
+    flags: list[str] = []
+    for leaf in leaves().values():
+        if leaf.section in sections and not leaf.is_secret:
+            value = getattr(getattr(config, leaf.section), leaf.name)
+            switch = leaf.flag if value else leaf.negative_flag
+            flags.append(switch if leaf.is_switch else f"{leaf.flag}={value}")
+    return flags
 
 
 def convert(leaf: Leaf, value: Any, place: str) -> Any:

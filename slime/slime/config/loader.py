@@ -270,8 +270,9 @@ def _add(group: argparse._ArgumentGroup, leaf: Leaf) -> None:
     text = (f"{leaf.help} ({remark})" if remark else leaf.help).replace("%", "%%")
     if leaf.is_switch:
         group.add_argument(leaf.flag, dest=leaf.flag, nargs="?", const="true", metavar="yes|no", help=text)
-        negative = "--no-" + leaf.flag[2:]
-        group.add_argument(negative, dest=leaf.flag, action="store_const", const="false", help=argparse.SUPPRESS)
+        group.add_argument(
+            leaf.negative_flag, dest=leaf.flag, action="store_const", const="false", help=argparse.SUPPRESS
+        )
     else:
         metavar = "|".join(leaf.choices) or leaf.type_words.split()[0].upper()
         group.add_argument(leaf.flag, dest=leaf.flag, metavar=metavar, help=text)
@@ -281,7 +282,7 @@ def _unknown_flag(word: str, prog: str, sections: Collection[str]) -> str:
     if not word.startswith("-"):
         return f"unexpected argument {word!r}; every setting is a --flag"
     flag = word.partition("=")[0]
-    elsewhere = next((leaf for leaf in leaves().values() if flag in (leaf.flag, "--no-" + leaf.flag[2:])), None)
+    elsewhere = next((leaf for leaf in leaves().values() if flag in (leaf.flag, leaf.negative_flag)), None)
     if elsewhere:
         return f"{flag} sets {elsewhere.path}, and {prog} has only {', '.join(sections)}"
     own = [leaf.flag for leaf in leaves().values() if leaf.section in sections]

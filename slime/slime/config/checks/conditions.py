@@ -35,14 +35,10 @@ def _corrections(*names: str) -> Condition:
     )
 
 
-def _is(path: str, method: str) -> bool:
-    """Whether the path of a hook lies in the folder of one of our methods."""
-    return path.startswith(f"openclaw_{method}.") or f"/openclaw-{method}/" in f"/{path}"
-
-
 def _method(path: str) -> str:
-    """Which of our methods a hook is of; empty where it is somebody's own."""
-    return next((method for method in ("rl", "opd", "combine") if _is(path, method)), "")
+    """Which of our methods' folders the path of a hook lies in; empty where it is somebody's own."""
+    ours = ("rl", "opd", "combine")
+    return next((m for m in ours if path.startswith(f"openclaw_{m}.") or f"/openclaw-{m}/" in f"/{path}"), "")
 
 
 def method_name(config: Any) -> str:
@@ -99,7 +95,7 @@ TOP_K = _loss("openclaw-opd/custom_loss_topk.py", "opd/custom_loss_topk")
 SELECTION = _loss("openclaw-combine/custom_loss_select.py", "combine/custom_loss_select")
 TAUGHT = Condition(
     "the rollout of openclaw-opd or openclaw-combine",
-    lambda config: not _is(config.plugin.rollout_function_path, "rl"),
+    lambda config: _method(config.plugin.rollout_function_path) != "rl",
 )
 ASKED = Condition("--judge llm", _asks_a_model)
 JUDGE_URL = Condition("--judge-url", lambda config: bool(config.judge.judge_url))

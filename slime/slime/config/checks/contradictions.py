@@ -90,9 +90,21 @@ def check_settings(config: Config) -> None:
         ConfigError: two of them exclude each other.
     """
     check_loss_settings(config.loss)
-    _check_votes(config)
-    _check_lora(config)
-    _check_publishing(config)
+    if config.lora.use_lora:
+        _check_lora(config)
+    elif config.lora != LoraConfig():
+        raise ConfigError("--lora-… and --adapter-per say what kind of adapter is trained: add --use-lora")
+    judge, interval, max_staleness = config.judge, config.checkpoint.publish_interval, config.rollout.max_staleness
+    if judge.judge_quorum > judge.majority_vote_n:
+        raise ConfigError(
+            f"--judge-quorum {judge.judge_quorum} can never be reached with "
+            f"--majority-vote-n {judge.majority_vote_n}: cast more votes, or need fewer"
+        )
+    if interval > max_staleness + 1:
+        raise ConfigError(
+            f"--publish-interval {interval}: engines would fall {interval - 1} updates behind, and --max-staleness "
+            f"{max_staleness} drops what they sample then; publish every {max_staleness + 1} updates at least"
+        )
     if config.engine.engine_gpus:
         raise ConfigError(f"--engine-gpus {config.engine.engine_gpus} is the server's: a run takes --rollout-gpus")
     if config.rollout.data_path and config.cluster.serve:
@@ -111,9 +123,10 @@ def check_loss_settings(loss: LossConfig) -> None:
             f"--kl-loss-type {loss.kl_loss_type} is of the KL in the loss; in the reward, where --kl-coef "
             f"{loss.kl_coef:g} has it, only k1 holds the policy: leave --kl-loss-type out, or use --kl-loss-coef"
         )
-    if not loss.rewards_normalization and (subtracting := _always_subtracts(loss)):
+    is_own_baseline = loss.advantage_estimator == "reinforce" and loss.baseline != "none"
+    if not loss.rewards_normalization and (is_own_baseline or loss.advantage_estimator in ("rloo", "step_wise")):
         raise ConfigError(
-            f"--no-rewards-normalization takes rewards as they are, and {subtracting} does not: "
+            f"--no-rewards-normalization takes rewards as they are, and {_comparing_flag(loss)} does not: "
             "--advantage-estimator reinforce --baseline none does"
         )
     if 0 < loss.eps_clip_c <= 1:
@@ -135,52 +148,26 @@ def check_loss_settings(loss: LossConfig) -> None:
         )
 
 
-def _always_subtracts(loss: LossConfig) -> str:
-    """The flag of an estimator that is nothing without its comparison; empty for the others."""
-    if loss.advantage_estimator == "reinforce" and loss.baseline != "none":
+def _comparing_flag(loss: LossConfig) -> str:
+    """The flag that says what a reward is compared with."""
+    if loss.advantage_estimator == "reinforce":
         return f"--baseline {loss.baseline}"
-    is_one = loss.advantage_estimator in ("rloo", "step_wise")
-    return f"--advantage-estimator {loss.advantage_estimator}" if is_one else ""
-
-
-def _check_votes(config: Config) -> None:
-    judge = config.judge
-    if judge.judge_quorum > judge.majority_vote_n:
-        raise ConfigError(
-            f"--judge-quorum {judge.judge_quorum} can never be reached with "
-            f"--majority-vote-n {judge.majority_vote_n}: cast more votes, or need fewer"
-        )
+    return f"--advantage-estimator {loss.advantage_estimator}"
 
 
 def _check_lora(config: Config) -> None:
     """Adapters that cannot be trained or served as they are asked for."""
-    lora = config.lora
-    if not lora.use_lora:
-        if lora != LoraConfig():
-            raise ConfigError("--lora-… and --adapter-per say what kind of adapter is trained: add --use-lora")
+    if config.lora.adapter_per != "user":
         return
-    if lora.adapter_per == "user":
-        if lora.lora_publish == "merged":
+    if config.lora.lora_publish == "merged":
+        raise ConfigError("--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out")
+    for name in ("save_interval", "publish_interval"):
+        if getattr(config.checkpoint, name) > 1:
             raise ConfigError(
-                "--adapter-per user: whole weights can only be one user's; leave --lora-publish merged out"
+                f"--adapter-per user: each update is one user's, served and saved; leave {flag_of(name)} out"
             )
-        for name in ("save_interval", "publish_interval"):
-            if getattr(config.checkpoint, name) > 1:
-                raise ConfigError(
-                    f"--adapter-per user: each update is one user's, served and saved; leave {flag_of(name)} out"
-                )
-        if config.loss.advantage_estimator == "ppo":
-            raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
-
-
-def _check_publishing(config: Config) -> None:
-    """Whether what engines serve is ever new enough to be trained."""
-    interval, max_staleness = config.checkpoint.publish_interval, config.rollout.max_staleness
-    if interval > max_staleness + 1:
-        raise ConfigError(
-            f"--publish-interval {interval}: engines would fall {interval - 1} updates behind, and --max-staleness "
-            f"{max_staleness} drops what they sample then; publish every {max_staleness + 1} updates at least"
-        )
+    if config.loss.advantage_estimator == "ppo":
+        raise ConfigError("--adapter-per user: a critic is nobody's own; choose another --advantage-estimator")
 
 
 # ---- once the rollout is loaded
@@ -217,12 +204,9 @@ def _check_conversations(config: Config, rollout: RolloutFacts) -> None:
     for name in _OF_PROMPTS:
         if getattr(config.prompts, name):
             raise ConfigError(f"{flag_of(name)} is for prompts: it needs --prompt-data")
-    loss = config.loss
-    if loss.compares_groups and not rollout.gives_groups:
-        by_baseline = loss.advantage_estimator == "reinforce"
-        flag = f"--baseline {loss.baseline}" if by_baseline else f"--advantage-estimator {loss.advantage_estimator}"
+    if config.loss.compares_groups and not rollout.gives_groups:
         raise ConfigError(
-            f"{flag} compares replies to one prompt, and people get only one: "
+            f"{_comparing_flag(config.loss)} compares replies to one prompt, and people get only one: "
             "use --advantage-estimator reinforce --baseline ema"
         )
 

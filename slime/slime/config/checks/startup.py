@@ -29,10 +29,17 @@ def check_startup(config: Config) -> None:
     """Raises ConfigError, in one line, where a run given these settings could not start or contradicts itself."""
     check_model_dir(config.model.model_path)
     check_settings(config)
-    _check_judge(config)
-    _check_teacher(config)
+    if conditions.ASKED.holds(config) and not config.judge.judge_url:
+        _check_judge(config.judge)
+    if conditions.TAUGHT.holds(config) and config.teacher.teacher_model_path and not config.teacher.teacher_url:
+        check_model_dir(config.teacher.teacher_model_path, "--teacher-model-path")
     _check_resume(config)
-    _check_packages(config)
+    for package, is_asked_for, flag in (
+        ("wandb", config.monitor.use_wandb, "--use-wandb"),
+        ("peft", config.lora.use_lora, "--use-lora"),
+    ):
+        if is_asked_for and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"{flag} needs the package {package}, which is not installed: pip install {package}")
 
 
 def warnings(config: Config) -> Iterator[str]:
@@ -54,35 +61,21 @@ def warnings(config: Config) -> Iterator[str]:
         )
 
 
-def _check_judge(config: Config) -> None:
-    judge = config.judge
-    if not conditions.ASKED.holds(config) or judge.judge_url:
-        return
-    if judge.judge_model and not judge.judge_model_path:
-        raise ConfigError(
-            f"--judge-model {judge.judge_model} is served by somebody: give --judge-url https://…/v1 and "
-            "JUDGE_API_KEY, which sends them what people said; or --judge-model-path DIR, which keeps it here"
-        )
-    if judge.judge_model_path:
-        _check_judge_directory(judge)
-
-
-def _check_judge_directory(judge: JudgeConfig) -> None:
+def _check_judge(judge: JudgeConfig) -> None:
     path = judge.judge_model_path
+    if not path:
+        if judge.judge_model:
+            raise ConfigError(
+                f"--judge-model {judge.judge_model} is served by somebody: give --judge-url https://…/v1 and "
+                "JUDGE_API_KEY, which sends them what people said; or --judge-model-path DIR, which keeps it here"
+            )
+        return
     if "/" not in path and not Path(path).expanduser().exists():
         raise ConfigError(
             f"--judge-model-path {path}: no such directory; a model behind an API is "
             f"--judge-url URL --judge-model {path}"
         )
     check_model_dir(path, "--judge-model-path")
-
-
-def _check_teacher(config: Config) -> None:
-    teacher = config.teacher
-    if not conditions.TAUGHT.holds(config):
-        return
-    if teacher.teacher_model_path and not teacher.teacher_url:
-        check_model_dir(teacher.teacher_model_path, "--teacher-model-path")
 
 
 def _check_resume(config: Config) -> None:
@@ -97,13 +90,3 @@ def _check_resume(config: Config) -> None:
         raise ConfigError(f"{where}: no such checkpoint" + (f"; there are {', '.join(there[:5])}" if there else ""))
     if config.lora.adapter_per == "run" and not (path / "state.json").is_file():
         raise ConfigError(f"{where}: no state.json in it; name a directory checkpoint-N that a run wrote")
-
-
-def _check_packages(config: Config) -> None:
-    wanted = [
-        ("wandb", config.monitor.use_wandb, "--use-wandb", "pip install wandb"),
-        ("peft", config.lora.use_lora, "--use-lora", "pip install peft"),
-    ]
-    for package, is_asked_for, flag, remedy in wanted:
-        if is_asked_for and importlib.util.find_spec(package) is None:
-            raise ConfigError(f"{flag} needs the package {package}, which is not installed: {remedy}")
