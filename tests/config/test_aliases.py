@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from slime.config.aliases import ALIASES
 from slime.config.leaves import leaves
 from slime.config.loader import resolve
-from slime.config.published.aliases import ALIASES
 from slime.errors import ConfigError
 
 PUBLISHED_YAML = """\

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import PurePath
 
 import pytest
-from slime.config.published.aliases import READ_BY_LIBRARIES
+from slime.config.aliases import READ_BY_LIBRARIES
 from sources import ROOT, Source, sources, tracked
 
 PUBLISHED_FILES = {"openclaw-combine/utils.py"}

@@ -5,8 +5,8 @@ python tests/house/variables.py        writes it between the markers
 
 from __future__ import annotations
 
+from slime.config.aliases import READ_BY_LIBRARIES
 from slime.config.leaves import leaves
-from slime.config.published.aliases import READ_BY_LIBRARIES
 from sources import ROOT
 
 BEGIN, END = "<!-- variables: written by tests/house/variables.py -->", "<!-- /variables -->"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from slime.config.aliases import ALIASES
 from slime.config.checks import startup
 from slime.config.leaves import leaves
 from slime.config.loader import resolve
-from slime.config.published.aliases import ALIASES
 from slime.errors import ConfigError
 
 from slime import preflight

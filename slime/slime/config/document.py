@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slime.config.aliases import ALIASES, READ_BY_LIBRARIES
 from slime.config.leaves import ENV_PREFIX, Leaf, leaves, section_help
 from slime.config.loader import CONFIG_ENV
-from slime.config.published.aliases import ALIASES, READ_BY_LIBRARIES
 
 _HEAD = f"""\
 # Configuration
@@ -72,7 +72,7 @@ def document() -> str:
         parts.append(f"## {section}\n\n{meaning}\n\n" + _table(("setting", "type", "default", "meaning"), settings))
     parts.append(
         "## Published spellings\n\nOther pages write some settings differently. These are understood; each prints what"
-        " it was taken as, or why it is refused. The one table of them is `slime/slime/config/published/aliases.py`.\n"
+        " it was taken as, or why it is refused. The one table of them is `slime/slime/config/aliases.py`.\n"
     )
     for where, title in (("flag", "Flags"), ("env", "Variables"), ("yaml", "YAML keys")):
         rows = [(f"`{alias.name}`", alias.means) for alias in ALIASES.values() if alias.where == where]

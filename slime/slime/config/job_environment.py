@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from slime.config.aliases import ALIASES
 from slime.config.leaves import leaves
-from slime.config.published.aliases import ALIASES
 
 _ALSO = ("WANDB_MODE", "OMP_NUM_THREADS")
 _RAYS_OWN = ("RAY_ADDRESS",)  # Ray tells a job which cluster it is in

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from slime.config.aliases import ALIASES
 from slime.config.checks.remarks import DEFAULT, FOLLOWS, remarks, without_effect
 from slime.config.gpus import named_gpus
 from slime.config.leaves import ENV_PREFIX, Leaf, build, convert, leaves, section_help
 from slime.config.output_paths import anchored
-from slime.config.published.aliases import ALIASES
 from slime.config.sections import Config, MonitorConfig
 from slime.config.yaml_file import read_yaml
 from slime.errors import ConfigError, nearest

@@ -1,1 +1,0 @@
-"""Spellings of other pages: each is translated, aloud, or refused."""
