@@ -80,18 +80,17 @@ def forms() -> Forms:
     table = tomllib.loads(PATH.read_text(encoding="utf-8"))
     words: Mapping[str, str] = table["vocabulary"]
     told = table["told"]
-    patterns = {
+    values: dict[str, Any] = {
         **{name: _compiled(listed, words) for name, listed in table["forms"].items()},
         **{name: re.compile(_alternatives(listed)) for name, listed in table["openings"].items()},
-        **{
-            f"told_{name}": re.compile(f"{told['adverbs']}(?:{_alternatives(told[name])})")
-            for name in ("accepted", "refused", "said")
-        },
+        **{name: frozenset(table[name].split()) for name in ("assent", "stop_words", "readers")},
         "reading_tool": re.compile(f"(?:^|[^a-z])(?:{table['reading_tools']})(?:[^a-z]|$)"),
         "reader_error": re.compile(f"(?:{table['readers'].replace(' ', '|')}|(?:ba|z|da)?sh): [^\\n]{{1,300}}"),
+        "wishes": tuple(_wish(entry, words) for entry in table["wishes"]),
     }
-    sets = {name: frozenset(table[name].split()) for name in ("assent", "stop_words", "readers")}
-    return Forms(**patterns, **sets, wishes=tuple(_wish(entry, words) for entry in table["wishes"]))
+    for name in ("accepted", "refused", "said"):
+        values[f"told_{name}"] = re.compile(f"{told['adverbs']}(?:{_alternatives(told[name])})")
+    return Forms(**values)
 
 
 def _wish(entry: Mapping[str, Any], words: Mapping[str, str]) -> Wish:
