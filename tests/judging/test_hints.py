@@ -15,12 +15,13 @@ from slime.judging.hindsight.hints import (
     Hindsight,
     HintingJudge,
     LlmHints,
+    RuleHints,
     fit_hints,
     hint_messages,
     read_hint,
+    wishes,
 )
 from slime.judging.hindsight.leaks import leak
-from slime.judging.hindsight.rule_hints import RuleHints, wishes
 from slime.judging.llm.chat_model import Answer
 from slime.judging.llm.judge import LlmJudge
 from slime.judging.rules.forms import forms

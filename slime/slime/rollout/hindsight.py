@@ -24,8 +24,7 @@ from typing import Any
 from slime.config import Config
 from slime.config.sections import LoraConfig
 from slime.data.stitching import ScoredTurn
-from slime.judging.hindsight.hints import HintingJudge, HintSource, LlmHints
-from slime.judging.hindsight.rule_hints import RuleHints
+from slime.judging.hindsight.hints import HintingJudge, HintSource, LlmHints, RuleHints
 from slime.judging.hindsight.teacher import Teacher, TeacherScores, TopIds, Unscored
 from slime.judging.llm.chat_model import ChatModel
 from slime.rollout.context import RolloutContext

@@ -6,7 +6,7 @@
                                                                       ▼
                                                     HintingJudge: Verdict with its hints
 
-Where no model is to be asked, `rule_hints` reads wishes from people's own words. Which candidate teaches may only be
+Where no model is to be asked, `RuleHints` reads wishes from people's own words. Which candidate teaches may only be
 decided with the teacher's opinion of each (see `teacher`); until then the hint of a verdict is the first candidate.
 """
 
@@ -33,6 +33,8 @@ from slime.judging.llm.prompts import (
     shown_parts,
 )
 from slime.judging.llm.votes import Question, Unreadable, ask_votes, majority
+from slime.judging.rules.forms import forms
+from slime.judging.rules.judge import asked_before, clauses, weigh
 from slime.protocols import Judge
 from slime.types import Judgement, Message, Turn, Verdict
 
@@ -40,6 +42,9 @@ Selection = Literal["shortest", "longest", "token_optimal", "sequence_optimal"]
 
 SHORTEST, LONGEST = 10, 400
 """Characters that a hint has."""
+
+MAX_WORDS = 20
+"""A person's own words are an instruction only if they are few."""
 
 INSTRUCTIONS = """\
 You look back at one reply of an assistant, knowing what happened next. You are shown, between marks, the REQUEST \
@@ -164,6 +169,47 @@ def read_hint(answer: str, nonce: str) -> str:
     opened, _, _ = said.rpartition(f"[END OF HINT {nonce}]")
     _, mark, hint = opened.rpartition(f"[HINT {nonce}]")
     return " ".join(hint.partition(f"[END OF HINT {nonce}]")[0].split()) if mark else ""
+
+
+class RuleHints:
+    """Reads wishes from people's complaints, without a model; a `HintSource` that never fails.
+
+    It reads the forms of the rule judge (`rules/forms.toml`), and only where that judge hears a complaint: what is said
+    after thanks is about the next request.
+    """
+
+    async def hindsight(self, turn: Turn) -> Hindsight:
+        next_state = turn.next_state or ()
+        evidence = weigh(next_state, asked_before(turn), turn.reply)
+        if not evidence or evidence[0].score >= 0:
+            return Hindsight((), "nobody complained")
+        said = [message_text(message) for message in next_state if message.get("role") == "user"]
+        instructions = " ".join(wishes("\n".join(said)))
+        if not instructions:
+            return Hindsight((), "the complaint does not say what is wanted")
+        fit, refused = fit_hints([instructions], turn)
+        return Hindsight(fit, f"{evidence[0].kind}: {evidence[0].words[:80]}", refused)
+
+
+def wishes(text: str) -> list[str]:
+    """What a complaint wants, as instructions, the plainest first.
+
+    >>> wishes("I can't use it like this. Try again without the bold text.")
+    ['Use plain text, without bold.']
+    """
+    known = forms()
+    heard: set[str] = set()
+    own_words: list[str] = []
+    for clause in clauses(text):
+        wants_change = known.change.search(clause) is not None
+        if not wants_change and not known.redo.search(clause) and known.moving_on.search(clause):
+            break
+        found = {wish.name for wish in known.wishes if wish.pattern.search(clause)}
+        heard |= found
+        if not found and wants_change and 1 < len(clause.split()) <= MAX_WORDS:
+            own_words.append(f"{clause[:1].upper()}{clause[1:].rstrip('?')}.")
+    covered = {other for wish in known.wishes if wish.name in heard for other in wish.covers}
+    return [wish.instruction for wish in known.wishes if wish.name in heard - covered] or own_words[:1]
 
 
 def fit_hints(hints: Sequence[str], turn: Turn) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
