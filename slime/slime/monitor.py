@@ -70,18 +70,16 @@ def _plain_handler(stream: TextIO) -> logging.Handler:
 
 def _one_line(record: logging.LogRecord) -> bool:
     """Paths, ids and errors hold what clients sent: a line of the log is one line, of a bounded length."""
-    message = record.getMessage()
-    if len(message) > _MAX_LINE or not message.isprintable():
-        record.msg, record.args = escaped(message), ()
+    record.msg, record.args = escaped(record.getMessage()), ()
     return True
 
 
-def escaped(text: str, limit: int = 2_000) -> str:
-    """The text without control characters, e.g. `a\\nb` for two lines, and no longer than `limit`."""
-    shown = text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
-    )
+def escaped(text: str) -> str:
+    """The text without control characters, e.g. `a\\nb` for two lines, and no longer than `_MAX_LINE`."""
+    shown = text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}… ({len(text)} characters)"
+    if shown.isprintable():
+        return shown
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
 
 
 class _Formatter(logging.Formatter):

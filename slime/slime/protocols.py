@@ -1,7 +1,7 @@
 """What the loops expect of each other: two to four methods each, so that anybody may write the second one.
 
-A scripted implementation of each ships with the library (`engines.scripted`, `judging.scripted`,
-`trainers.scripted`); tests and demos use those, not mocks.
+Scripted implementations (`engines.scripted`, `judging.scripted`, `tests/scripted_learner.py`) stand in for models in
+tests and demos; there are no mocks.
 """
 
 from __future__ import annotations

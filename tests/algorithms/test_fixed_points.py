@@ -18,7 +18,7 @@ from slime.algorithms.objective import policy_objective
 from slime.config.checks.contradictions import check_loss_settings
 from slime.config.sections import LossConfig, TrainerConfig
 from slime.data.estimates import with_advantages
-from slime.data.rows import Row
+from slime.data.rows import Row, flatten
 from slime.plugins.losses import load_loss
 from slime.plugins.settings import plugin_settings
 from slime.trainers.loss_values import ScoredBatch
@@ -47,7 +47,8 @@ def advantages_of(logits: Tensor, rewards: Tensor, config: LossConfig) -> Tensor
 
     def score(micro: list[Row], sizes: list[int]) -> ScoredBatch:
         ids = torch.cat([row.targets for row in micro])
-        return cast(ScoredBatch, SimpleNamespace(policy_logprobs=policy[ids], reference_logprobs=reference[ids]))
+        found = {"policy_logprobs": policy[ids], "reference_logprobs": reference[ids]}
+        return cast(ScoredBatch, SimpleNamespace(flat=flatten(micro), **found))
 
     samples = [
         Sample(

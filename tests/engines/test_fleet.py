@@ -56,7 +56,7 @@ async def test_a_version_reaches_every_engine_and_one_that_starts_again_starts_w
         for client in fleet.clients:
             assert await client.adapters() == {"policy": [1, 2], "user-ada": [1]}
             assert await client.version() == 0, "the base stays what it was"
-        flags = fleet.children[0]._arguments()[-1]
+        flags = fleet.children[0].command()[-1]
         paths = flags[flags.index("--lora-paths") + 1 :]
         assert paths == (f"policy@2={tmp_path}/policy-2", f"user-ada@1={tmp_path}/user-ada-1")
 
@@ -68,7 +68,7 @@ async def test_a_refused_adapter_goes_live_nowhere(model_dir: Path, tmp_path: Pa
         fleet.clients[0].load_adapter = refuse  # type: ignore[assignment, method-assign]
         with pytest.raises(EngineRejected):
             await fleet.publish(broken, 2)
-        assert fleet.children[0]._arguments()[-1][-1] == f"policy@1={tmp_path}/policy-1"
+        assert fleet.children[0].command()[-1][-1] == f"policy@1={tmp_path}/policy-1"
 
 
 async def refuse(*_: object) -> None:
@@ -90,7 +90,7 @@ async def test_weights_that_one_engine_refuses_are_withdrawn_from_all(model_dir:
         with pytest.raises(EngineRejected, match="refused version 2"):
             await fleet.publish(tmp_path / "v2", 2)
         assert [await client.version() for client in (*willing, refusing)] == [1, 1, 1]
-        assert fleet.children[0]._arguments()[-1][:2] == ("--weight-version", "1"), "one that starts again serves 1 too"
+        assert fleet.children[0].command()[-1][:2] == ("--weight-version", "1"), "one that starts again serves 1 too"
 
 
 async def test_an_adapter_that_one_engine_refuses_is_withdrawn_from_all(model_dir: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from scripted_learner import ScriptedLearner
 from slime.config import CheckpointConfig, JudgeConfig, RolloutConfig
 from slime.engines.client import HttpEngine
 from slime.judging.scripted import ScriptedJudge
@@ -22,7 +23,6 @@ from slime.publisher import Publisher
 from slime.rollout.context import RolloutContext, StreamRollout
 from slime.rollout.live import live_samples, scored_sample
 from slime.store import Store
-from slime.trainers.scripted import ScriptedLearner
 from slime.types import Batch, TrainReport
 from slime.weights.versions import Versions
 

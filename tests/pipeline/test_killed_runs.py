@@ -91,6 +91,7 @@ async def killed(folder: Path, num_kills: int, seed: int) -> tuple[list[tuple[in
             *(sys.executable, str(driver), str(folder), url, str(SAVE_INTERVAL)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(driver.parents[1])},  # where the scripted trainer is
         )
         assert process.stdin is not None
         assert process.stdout is not None

@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from scripted_learner import ScriptedLearner
 from slime.config import CheckpointConfig, JudgeConfig, RolloutConfig
 from slime.errors import TrainerError
 from slime.judging.drift import WatchedJudge
@@ -19,7 +20,6 @@ from slime.rollout.context import RolloutContext, StreamRollout
 from slime.rollout.live import live_samples, sample_of
 from slime.status import read_status
 from slime.store import Store
-from slime.trainers.scripted import ScriptedLearner
 from slime.types import (
     Batch,
     Completion,

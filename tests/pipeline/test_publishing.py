@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from scripted_learner import ScriptedLearner
 from slime.config import CheckpointConfig, RolloutConfig
 from slime.errors import EngineRejected, RunStalled
 from slime.monitor import Monitor, read_metrics
@@ -17,7 +18,6 @@ from slime.publisher import Publisher, remove_old
 from slime.rollout.context import StreamRollout
 from slime.status import read_status
 from slime.store import Store
-from slime.trainers.scripted import ScriptedLearner
 from slime.types import Sample, SampleGroup
 from slime.weights.versions import Versions
 

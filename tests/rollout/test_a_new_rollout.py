@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from prompt_rig import Rig
+from scripted_learner import ScriptedLearner
 from slime.compat.prompts.plan import plan_rollout
 from slime.errors import ConfigError
 from slime.judging.rules.judge import RuleJudge
@@ -17,7 +18,6 @@ from slime.publisher import Publisher
 from slime.rollout.context import RolloutContext
 from slime.status import read_status
 from slime.store import Store
-from slime.trainers.scripted import ScriptedLearner
 from slime.weights.versions import Versions
 
 SCRIPTED = '''

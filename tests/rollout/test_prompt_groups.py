@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from prompt_rig import Rig
+from scripted_learner import ScriptedLearner
 from slime.chat import ChatFormat
 from slime.compat.prompts import groups as prompt_groups
 from slime.compat.prompts.plan import plan_rollout
@@ -22,7 +23,6 @@ from slime.plugins.loading import load_file
 from slime.progress import Progress
 from slime.publisher import Publisher
 from slime.store import Store
-from slime.trainers.scripted import ScriptedLearner
 from slime.weights.versions import Versions
 
 REWARD = """

@@ -9,10 +9,11 @@ import os
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from learners import random_samples
-from slime.cluster.learner import Rank
+from slime.cluster.learner import Rank, RankedLearner
 from slime.config import Config
 from slime.config.loader import load_config
 from slime.errors import ConfigError, PluginError
@@ -72,23 +73,21 @@ TRAINER = TrainerBackend(Counter, check)
 '''
 
 
-class OneRank:
-    """A `protocols.Learner` over a rank in this process, as `RankedLearner` is one over ranks in others."""
+class OneRank(RankedLearner):
+    """A `RankedLearner` over a rank in this process."""
 
     def __init__(self, config: Config) -> None:
+        super().__init__(config, ("",))
         self._rank = Rank(config, 0, 1, "")
 
     async def resume(self) -> Resumed:
-        return self._rank.resume()
+        return await self._call("resume", self._save_dir, "auto")
 
     async def train(self, batch: Batch) -> TrainReport:
-        return self._rank.train(batch)
+        return await self._call("train", batch)
 
-    async def publish(self, version: int, adapter: str = "") -> Path:
-        return self._rank.publish(version, adapter)
-
-    async def save(self) -> Path:
-        return self._rank.save()
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        return self._rank.call(method, *arguments)
 
 
 def configured(folder: Path, *flags: str) -> Config:
@@ -134,7 +133,7 @@ def test_a_trainer_in_a_file_of_its_own_makes_two_updates_and_is_served_and_save
     served = asyncio.run(run(config, tmp_path))
     assert [json.loads((weights_dir / "step").read_text()) for weights_dir in served][-2:] == [1, 2]
     assert json.loads((config.checkpoint.save_dir / "checkpoint-2" / "step").read_text()) == 2
-    assert Rank(config, 0, 1, "").resume().step == 2
+    assert Rank(config, 0, 1, "").call("resume", config.checkpoint.save_dir).step == 2
 
 
 def test_a_trainer_says_before_the_start_what_it_cannot_train_with(tmp_path: Path) -> None:

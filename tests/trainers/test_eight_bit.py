@@ -116,6 +116,6 @@ def test_without_the_library_it_is_one_line_that_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     monkeypatch.setitem(sys.modules, "torchao", None)
-    for attempt in (eight_bit.check_installed, lambda: trainer_of(policy_dir, optimizer="adamw8bit")):
+    for attempt in (eight_bit.library, lambda: trainer_of(policy_dir, optimizer="adamw8bit")):
         with pytest.raises(ConfigError, match=r"^--optimizer adamw8bit needs torchao: pip install .*\[eight-bit\]"):
             attempt()

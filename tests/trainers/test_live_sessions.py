@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from learners import trainer_of
+from scripted_learner import ScriptedLearner
 from slime.algorithms.advantages import MovingBaseline
 from slime.config import CheckpointConfig, JudgeConfig, RolloutConfig
 from slime.config.sections import LossConfig
@@ -25,7 +26,6 @@ from slime.publisher import Publisher
 from slime.rollout.context import RolloutContext, StreamRollout
 from slime.rollout.live import live_samples, scored_sample
 from slime.store import Store
-from slime.trainers.scripted import ScriptedLearner
 from slime.types import (
     Batch,
     Completion,

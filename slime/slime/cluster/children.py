@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,33 @@ import ray
 from ray.exceptions import ActorDiedError, RayError
 
 from slime.config import EngineConfig, ModelConfig
-from slime.engines.launch import end_process, start_engine, start_process
+from slime.engines.launch import end_process, start_engine
 from slime.engines.supervisor import Supervisor
 from slime.errors import EngineKilled, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
-_STOP_S = 40.0
+_GRACE_S = 35.0
+
+
+async def start_engine_process(
+    model: ModelConfig, engine: EngineConfig, log_path: Path, port: int, gpus: str, flags: tuple[str, ...]
+) -> asyncio.subprocess.Process:
+    """An engine that generates, started with further flags."""
+    started = await start_engine(model, engine, log_path=log_path, port=port, gpus=gpus, extra_args=flags)
+    return started.process
 
 
 class Holder:
     """Holds a process of ours."""
 
-    grace_s = 10.0
-    _process: asyncio.subprocess.Process | None = None
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, start: Callable[..., Awaitable[asyncio.subprocess.Process]], *arguments: Any) -> int:
+        """Start it by a function; returns its pid."""
+        self._process = await start(*arguments)
+        return self._process.pid
 
     async def wait(self) -> int:
         """Its exit status, when it ends."""
@@ -41,62 +55,33 @@ class Holder:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL to its process group after `grace_s`."""
+        """SIGTERM, and SIGKILL to its process group after `_GRACE_S`."""
         if self._process is not None:
-            await end_process(self._process, self.grace_s)
+            await end_process(self._process, _GRACE_S)
 
 
-class EngineHolder(Holder):
-    """Holds an engine."""
-
-    async def start(
-        self, model: ModelConfig, engine: EngineConfig, log_path: str, port: int, gpus: str, flags: tuple[str, ...]
-    ) -> int:
-        """Start it, with further flags; returns its pid once it generates."""
-        started = await start_engine(model, engine, log_path=Path(log_path), port=port, gpus=gpus, extra_args=flags)
-        self._process = started.process
-        return self._process.pid
+Actor: Any = ray.remote(num_cpus=0)(Holder)
 
 
-class CommandHolder(Holder):
-    """Holds a process that is no engine: the server."""
-
-    grace_s = 35.0
-
-    async def start(self, command: Sequence[str], log_path: str, environment: dict[str, str]) -> int:
-        """Start it; returns its pid at once."""
-        self._process = await start_process(command, Path(log_path), environment)
-        return self._process.pid
-
-
-EngineActor: Any = ray.remote(num_cpus=0)(EngineHolder)
-CommandActor: Any = ray.remote(num_cpus=0)(CommandHolder)
-
-
+@dataclass(eq=False)
 class Child:
     """One supervised process.
 
-    Args:
+    Attributes:
         name: for the log: `engine 0`, `server`.
-        actor_class: an actor with `start`, `wait` and `stop`.
-        arguments: gives the arguments of `start`, anew at every start, so that it starts with what is true then.
+        command: gives the function that starts it, e.g. `launch.start_process`, and its arguments; anew at every start,
+            so that it starts with what is true then.
         is_up: returns when the started process does its work; raises EngineUnavailable if it never does.
     """
 
-    def __init__(
-        self,
-        name: str,
-        actor_class: Any,
-        arguments: Callable[[], tuple[Any, ...]],
-        is_up: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.name = name
-        self.pid = 0
-        self._actor_class = actor_class
-        self._arguments = arguments
-        self._is_up = is_up
-        self._actor: Any = None
-        self._supervisor = Supervisor(name, self._start_once, self._wait)
+    name: str
+    command: Callable[[], tuple[Any, ...]]
+    is_up: Callable[[], Awaitable[None]]
+    pid: int = 0
+    _actor: Any = None
+
+    def __post_init__(self) -> None:
+        self._supervisor = Supervisor(self.name, self._start_once, self._wait)
 
     async def start(self) -> None:
         """Returns when it works. Raises EngineUnavailable when it does not come up."""
@@ -114,10 +99,10 @@ class Child:
         """
         began = time.monotonic()
         while True:
-            arguments = self._arguments()
-            self._actor = self._actor_class.remote()
+            command = self.command()
+            self._actor = Actor.remote()
             try:
-                self.pid = await self._actor.start.remote(*arguments)
+                self.pid = await self._actor.start.remote(*command)
                 await self._up_or_ended()
                 break
             except (EngineKilled, ActorDiedError) as error:
@@ -125,14 +110,14 @@ class Child:
                 raise EngineKilled(last_line(error)) from None
             except (RayError, EngineUnavailable) as error:
                 ray.kill(self._actor)
-                if arguments == self._arguments():
+                if command == self.command():
                     raise EngineUnavailable(f"{self.name} does not start: {last_line(error)}") from None
                 log.warning("%s did not start, trying with newer weights error=%s", self.name, last_line(error))
         log.info("%s ready pid=%d seconds=%.1f", self.name, self.pid, time.monotonic() - began)
 
     async def _up_or_ended(self) -> None:
         """Returns when it does its work. Raises EngineUnavailable, or EngineKilled, when it ended before."""
-        is_up = asyncio.ensure_future(self._is_up())
+        is_up = asyncio.ensure_future(self.is_up())
         ended = asyncio.ensure_future(_settled(self._actor.wait.remote()))
         try:
             await asyncio.wait([is_up, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -157,7 +142,7 @@ class Child:
         if self._actor is None:
             return
         try:
-            await asyncio.wait_for(_settled(self._actor.stop.remote()), _STOP_S)
+            await asyncio.wait_for(_settled(self._actor.stop.remote()), _GRACE_S + 5)
         except (RayError, TimeoutError) as error:
             log.warning("%s did not stop cleanly error=%s", self.name, last_line(error))
         ray.kill(self._actor)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slime.cluster.children import Child, EngineActor
+from slime.cluster.children import Child, start_engine_process
 from slime.config import EngineConfig, ModelConfig
 from slime.config.gpus import compute_device
 from slime.config.sections import LoraConfig
@@ -76,7 +76,7 @@ class Fleet:
         ]
 
     def _child(self, index: int, port: int, gpus: str, log_path: Path) -> Child:
-        def arguments() -> tuple[Any, ...]:
+        def command() -> tuple[Any, ...]:
             weights_dir, version = self._base
             adapters = {name: published for name, published in self._published.items() if name}
             self._hand(index, weights_dir, *(adapter_dir for adapter_dir, _ in adapters.values()))
@@ -84,9 +84,10 @@ class Fleet:
             model = replace(self._model, model_path=str(weights_dir), device=device)
             is_cpu = compute_device(model.device) == "cpu"
             flags = self._backend.adapter_flags(self._lora, adapters, is_cpu=is_cpu)
-            return model, self._config, str(log_path), port, gpus, ("--weight-version", str(version), *flags)
+            flags = ("--weight-version", str(version), *flags)
+            return start_engine_process, model, self._config, log_path, port, gpus, flags
 
-        return Child(f"engine {index}", EngineActor, arguments, lambda: self._catch_up(index))
+        return Child(f"engine {index}", command, lambda: self._catch_up(index))
 
     @property
     def _base(self) -> tuple[Path, int]:

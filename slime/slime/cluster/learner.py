@@ -36,23 +36,11 @@ class Rank:
         if not config.cluster.train_gpus and config.cluster.trainer_priority == "idle":
             step_back()
         install()
-        self._checkpoints = config.checkpoint
         self._trainer = build_trainer(config, rank=rank, world_size=world_size, address=address)
 
-    def resume(self) -> Resumed:
-        return self._trainer.resume(self._checkpoints.save_dir, self._checkpoints.resume_from_checkpoint)
-
-    def train(self, batch: Batch) -> TrainReport:
-        return self._trainer.train(batch)
-
-    def publish(self, version: int, adapter: str) -> Path:
-        """Write the weights for engines; returns their directory."""
-        place = publication_dir(self._checkpoints.save_dir.resolve(), version, adapter)
-        return self._trainer.publish(place, version, adapter)
-
-    def save(self) -> Path:
-        """Write a checkpoint; returns its directory."""
-        return self._trainer.save(self._checkpoints.save_dir.resolve())
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of `protocols.Trainer`."""
+        return getattr(self._trainer, method)(*arguments)
 
 
 RankActor: Any = ray.remote(num_cpus=0)(Rank)
@@ -67,6 +55,7 @@ class RankedLearner:
 
     def __init__(self, config: Config, gpus: tuple[str, ...]) -> None:
         self._config = config
+        self._save_dir = config.checkpoint.save_dir.resolve()
         self._gpus = gpus
         self._ranks: list[Any] = []
         self._hooks = load_batch_hooks(config.plugin, plugin_settings(config))
@@ -74,6 +63,13 @@ class RankedLearner:
 
     async def resume(self) -> Resumed:
         await self.stop()
+        self._start()
+        wanted = self._config.checkpoint.resume_from_checkpoint
+        resumed: Resumed = await self._call("resume", self._save_dir, wanted)
+        self._step = resumed.step
+        return resumed
+
+    def _start(self) -> None:
         address = f"tcp://127.0.0.1:{free_port()}"
         self._ranks = [
             RankActor.options(runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": gpus}}).remote(
@@ -81,22 +77,20 @@ class RankedLearner:
             )
             for rank, gpus in enumerate(self._gpus)
         ]
-        resumed: Resumed = (await self._all("resume"))[0]
-        self._step = resumed.step
-        return resumed
 
     async def train(self, batch: Batch) -> TrainReport:
         reference = ray.put(await self._hooks.apply(batch, self._step))
-        report: TrainReport = (await self._all("train", reference))[0]
+        report: TrainReport = await self._call("train", reference)
         self._step = report.step
         return report
 
     async def publish(self, version: int, adapter: str = "") -> Path:
-        weights_dir: Path = (await self._all("publish", version, adapter))[0]
+        place = publication_dir(self._save_dir, version, adapter)
+        weights_dir: Path = await self._call("publish", place, version, adapter)
         return weights_dir
 
     async def save(self) -> Path:
-        checkpoint: Path = (await self._all("save"))[0]
+        checkpoint: Path = await self._call("save", self._save_dir)
         return checkpoint
 
     async def stop(self) -> None:
@@ -105,10 +99,10 @@ class RankedLearner:
             ray.kill(rank)
         self._ranks = []
 
-    async def _all(self, method: str, *arguments: Any) -> list[Any]:
-        """Call every rank and wait for all; the first failure ends the call."""
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Call every rank and wait for all, which give the same; the first failure ends the call."""
         try:
-            return await asyncio.gather(*(getattr(rank, method).remote(*arguments) for rank in self._ranks))
+            return (await asyncio.gather(*(rank.call.remote(method, *arguments) for rank in self._ranks)))[0]
         except RayTaskError as error:  # it raised: what it raised counts, our own errors as they are
             cause = error.cause
             raise TrainerError(f"{type(cause).__name__}: {last_line(cause)}") from error

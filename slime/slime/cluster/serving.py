@@ -12,10 +12,10 @@ from pathlib import Path
 
 import aiohttp
 
-from slime.cluster.children import Child, CommandActor
+from slime.cluster.children import Child
 from slime.config import Config
 from slime.config.leaves import as_flags
-from slime.engines.launch import free_port
+from slime.engines.launch import free_port, start_process
 from slime.errors import EngineUnavailable
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def server(config: Config, engine_urls: Sequence[str], log_dir: Path) -> Child:
         await _until_ready(f"{url}/readyz")
         log.info("serving url=%s/v1", url)
 
-    return Child("server", CommandActor, lambda: (command, str(log_dir / "server.log"), secrets), is_up)
+    return Child("server", lambda: (start_process, command, log_dir / "server.log", secrets), is_up)
 
 
 async def _until_ready(url: str) -> None:

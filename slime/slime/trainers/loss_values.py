@@ -70,10 +70,10 @@ class ScoredBatch:
             flat,
             self.weights[trained],
             self.hidden[fed],
-            self.policy_head.part(trained.start, trained.stop),
+            self.policy_head[trained],
             self.policy_logprobs[trained],
             self.entropies[trained],
-            self.reference_head and self.reference_head.part(trained.start, trained.stop),
+            self.reference_head and self.reference_head[trained],
             None if self.reference_logprobs is None else self.reference_logprobs[trained],
         )
 

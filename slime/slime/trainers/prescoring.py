@@ -13,8 +13,9 @@ Each rank computes its share, and all of them end with all of it, because advant
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from torch import Tensor
 from slime.algorithms.losses import reference_kl
 from slime.config.sections import LossConfig, TrainerConfig
 from slime.data.packing import plan
-from slime.data.prefix_sharing import chains, merged
+from slime.data.prefix_sharing import share_prefixes
 from slime.data.rows import FlatBatch, Row, rows
 from slime.data.sessions import with_later_rewards
 from slime.plugins.losses import LossHook
@@ -31,8 +32,10 @@ from slime.trainers.ranks import Ranks
 from slime.types import Batch, Sample
 
 _OF_TEACHERS = {"untempered_rollout_logprobs", "tempered_teacher_logprobs", "batch"}
+_PLACE = "place in the batch"  # a stream: which of the batch's trainable tokens a token of a micro-batch is
 
 
+@dataclass(frozen=True)
 class Prescorer:
     """Gives the samples of a batch the streams that its losses and advantages need beforehand, if any.
 
@@ -42,35 +45,30 @@ class Prescorer:
             token, [N]; None without a critic.
     """
 
-    def __init__(
-        self,
-        trainer: TrainerConfig,
-        loss: LossConfig,
-        loss_fn: LossHook,
-        score: Callable[[Sequence[Row], Sequence[int]], ScoredBatch],
-        values: Callable[[FlatBatch, Tensor], Tensor] | None,
-        ranks: Ranks,
-    ) -> None:
-        self._loss = loss
-        self._score = score
-        self._values = values
-        self._ranks = ranks
-        self._looks_ahead = loss_fn.looks_ahead
-        self._max_tokens = trainer.max_tokens_per_gpu
-        asks_for_teacher = bool(loss_fn.asks_for & _OF_TEACHERS)
-        asks_for_proximal = asks_for_teacher or "proximal_logprobs" in loss_fn.asks_for
-        has_several_steps = trainer.num_steps_per_rollout > 1
+    trainer: TrainerConfig
+    loss: LossConfig
+    loss_fn: LossHook
+    score: Callable[[Sequence[Row], Sequence[int]], ScoredBatch]
+    values: Callable[[FlatBatch, Tensor], Tensor] | None
+    ranks: Ranks
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The streams that are computed."""
+        asks_for_teacher = bool(self.loss_fn.asks_for & _OF_TEACHERS)
+        asks_for_proximal = asks_for_teacher or "proximal_logprobs" in self.loss_fn.asks_for
+        has_several_steps = self.trainer.num_steps_per_rollout > 1
         needed = {
-            "proximal_logprobs": has_several_steps and (asks_for_proximal or loss.behaviour_correction != "tis"),
+            "proximal_logprobs": has_several_steps and (asks_for_proximal or self.loss.behaviour_correction != "tis"),
             "proximal_at_one": has_several_steps and asks_for_teacher,
-            "reference_kl": loss.kl_coef > 0,
-            "old_values": values is not None,
+            "reference_kl": self.loss.kl_coef > 0,
+            "old_values": self.values is not None,
         }
-        self.names = [name for name, is_needed in needed.items() if is_needed]
+        return [name for name, is_needed in needed.items() if is_needed]
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with a stream for each of `names`, and with what comes later where the loss looks ahead."""
-        if self._looks_ahead:
+        if self.loss_fn.looks_ahead:
             batch = with_later_rewards(batch)
         return batch.with_samples(self._with_streams(batch.samples)) if self.names else batch
 
@@ -78,31 +76,29 @@ class Prescorer:
     def _with_streams(self, samples: Sequence[Sample]) -> list[Sample]:
         all_rows = rows(samples)
         counts = [row.num_trainable for row in all_rows]
-        starts = [0, *torch.tensor(counts).cumsum(0).tolist()]
+        places = torch.split(torch.arange(sum(counts)), counts)
         trained = [index for index, count in enumerate(counts) if count]
-        found = torch.zeros(len(self.names), starts[-1])
+        placed = [_with_stream(all_rows[index], _PLACE, places[index]) for index in trained]
         names = [samples[index].trajectory_id or f"sample {index}" for index in trained]
-        fed = [[trained[i] for i in chain] for chain in chains([all_rows[i] for i in trained], names)]
-        lengths = [all_rows[chain[-1]].length for chain in fed]
-        for micro in plan(lengths, self._max_tokens, self._ranks.world_size)[self._ranks.rank]:
-            scores = self._scores([merged([all_rows[index] for index in fed[i]]) for i in micro])
-            indices = [index for i in micro for index in fed[i]]
-            for index, part in zip(indices, torch.split(scores, [counts[i] for i in indices], dim=1), strict=True):
-                found[:, starts[index] : starts[index + 1]] = part
-        found = self._ranks.sum_tensor(found)
+        fed, _ = share_prefixes(placed, names, [counts[index] for index in trained])
+        found = torch.zeros(len(self.names), sum(counts))
+        lengths = [row.length for row in fed]
+        for micro in plan(lengths, self.trainer.max_tokens_per_gpu, self.ranks.world_size)[self.ranks.rank]:
+            scored = self.score([fed[i] for i in micro], [fed[i].num_trainable for i in micro])
+            found[:, scored.flat.streams[_PLACE].cpu()] = self._scores(scored)
+        found = self.ranks.sum_tensor(found)
         return [
-            self._with_scores(sample, all_rows[index], found[:, starts[index] : starts[index + 1]])
-            for index, sample in enumerate(samples)
+            self._with_scores(sample, row, found[:, place])
+            for sample, row, place in zip(samples, all_rows, places, strict=True)
         ]
 
-    def _scores(self, micro: Sequence[Row]) -> Tensor:
+    def _scores(self, scored: ScoredBatch) -> Tensor:
         """[names, N] over a micro-batch's trainable tokens."""
-        scored = self._score(micro, [row.num_trainable for row in micro])
         streams = {"proximal_logprobs": scored.policy_logprobs}
         if "proximal_at_one" in self.names:
             streams["proximal_at_one"] = scored.policy_head.untempered_logprobs(scored.flat.targets)
-        if self._values is not None:
-            streams["old_values"] = self._values(scored.flat, scored.hidden)
+        if self.values is not None:
+            streams["old_values"] = self.values(scored.flat, scored.hidden)
         if "reference_kl" in self.names:
             assert scored.reference_logprobs is not None  # kl_coef > 0 loads a reference
             # k1 whatever --kl-loss-type: A = −x makes the gradient E[x·∇ℓ] = ∇KL; no other estimate does
@@ -115,4 +111,8 @@ class Prescorer:
             name: torch.zeros(len(sample.token_ids)).index_copy(0, positions, values).tolist()
             for name, values in zip(self.names, scores, strict=True)
         }
-        return dataclasses.replace(sample, streams={**sample.streams, **streams})
+        return replace(sample, streams={**sample.streams, **streams})
+
+
+def _with_stream(row: Row, name: str, stream: Tensor) -> Row:
+    return replace(row, streams={**row.streams, name: stream})

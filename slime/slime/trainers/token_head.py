@@ -6,7 +6,6 @@ once more on the way back. Each sample's temperature divides its logits, as it d
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -39,9 +38,9 @@ class TokenHead:
     temperatures: Tensor
     vocab_size: int
 
-    def part(self, start: int, end: int) -> TokenHead:
-        """The head of tokens `start` up to, but not including, `end`."""
-        return replace(self, hidden=self.hidden[start:end], temperatures=self.temperatures[start:end])
+    def __getitem__(self, tokens: slice) -> TokenHead:
+        """The head of some of the tokens."""
+        return replace(self, hidden=self.hidden[tokens], temperatures=self.temperatures[tokens])
 
     def logits(self) -> Tensor:
         """[N, V] in float32, divided by the temperatures."""
@@ -49,7 +48,7 @@ class TokenHead:
 
     def logprobs_and_entropy(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Log-prob of each target, [N], and the entropy of each distribution, [N], the latter without gradient."""
-        logprobs, entropies = self._chunked(functools.partial(_logprobs_and_entropy, targets=targets))
+        logprobs, entropies = self._chunked(_logprobs_and_entropy, targets)
         return logprobs, entropies
 
     def topk_logprobs(self, ids: Tensor, temperature: float | None = None) -> Tensor:
@@ -59,7 +58,7 @@ class TokenHead:
             ids: one below 0 stands for none; what is given beside it is not to be read.
             temperature: of the distribution that is asked about; each sample's own unless given.
         """
-        (logprobs,) = self._at(temperature)._chunked(functools.partial(_topk_logprobs, ids=ids.clamp(min=0)))
+        (logprobs,) = self._at(temperature)._chunked(_topk_logprobs, ids.clamp(min=0))
         return logprobs
 
     def topk_and_tail_logprobs(self, ids: Tensor, temperature: float | None = None) -> tuple[Tensor, Tensor]:
@@ -67,7 +66,7 @@ class TokenHead:
 
         One less the sum of k probabilities is rounding where the policy is nearly certain; this is not.
         """
-        logprobs, tail = self._at(temperature)._chunked(functools.partial(_topk_and_tail, ids=ids))
+        logprobs, tail = self._at(temperature)._chunked(_topk_and_tail, ids)
         return logprobs, tail
 
     @torch.no_grad()
@@ -77,14 +76,12 @@ class TokenHead:
 
     def entropy(self) -> Tensor:
         """The entropy of each distribution, [N], with gradient."""
-        (entropies,) = self._chunked(lambda head, start, end: (entropy(head.logits()),))
+        (entropies,) = self._chunked(lambda head: (entropy(head.logits()),))
         return entropies
 
     def kl_to(self, reference: TokenHead) -> Tensor:
         """The exact KL to another head's distributions at the same tokens, [N], with gradient."""
-        (divergence,) = self._chunked(
-            lambda head, start, end: (exact_kl(head.logits(), reference.part(start, end).logits()),)
-        )
+        (divergence,) = self._chunked(lambda head, other: (exact_kl(head.logits(), other.logits()),), reference)
         return divergence
 
     def _at(self, temperature: float | None) -> TokenHead:
@@ -93,26 +90,27 @@ class TokenHead:
             return self
         return replace(self, temperatures=torch.full_like(self.temperatures, temperature))
 
-    def _chunked(self, function: Callable[[TokenHead, int, int], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Apply to a chunk of tokens at a time, and put the results together."""
+    def _chunked(self, function: Callable[..., tuple[Tensor, ...]], *others: Tensor | TokenHead) -> tuple[Tensor, ...]:
+        """Apply to a chunk of tokens at a time, of the head and of what goes with its tokens; the results together."""
         total, step = len(self.hidden), max(1, CHUNK_ELEMENTS // self.vocab_size)
         if total <= step:
-            return function(self, 0, total)
-        bounds = [(start, min(start + step, total)) for start in range(0, total, step)]
+            return function(self, *others)
+        chunks = [slice(start, start + step) for start in range(0, total, step)]
         # The logits of a chunk are not kept for the way back; they are computed again.
         results = [
-            checkpoint(function, self.part(start, end), start, end, use_reentrant=False) for start, end in bounds
+            checkpoint(function, self[chunk], *(other[chunk] for other in others), use_reentrant=False)
+            for chunk in chunks
         ]
         return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
 
-def _topk_logprobs(head: TokenHead, start: int, end: int, ids: Tensor) -> tuple[Tensor]:
+def _topk_logprobs(head: TokenHead, ids: Tensor) -> tuple[Tensor]:
     logits = head.logits()
-    return (logits.gather(-1, ids[start:end]) - torch.logsumexp(logits, dim=-1, keepdim=True),)
+    return (logits.gather(-1, ids) - torch.logsumexp(logits, dim=-1, keepdim=True),)
 
 
-def _topk_and_tail(head: TokenHead, start: int, end: int, ids: Tensor) -> tuple[Tensor, Tensor]:
-    logits, ids = head.logits(), ids[start:end]
+def _topk_and_tail(head: TokenHead, ids: Tensor) -> tuple[Tensor, Tensor]:
+    logits = head.logits()
     normaliser = torch.logsumexp(logits, dim=-1)
     logprobs = logits.gather(-1, ids.clamp(min=0)) - normaliser[:, None]
     padded = torch.nn.functional.pad(logits, (0, 1), value=_NEVER)  # the last column takes what stands for no id
@@ -120,10 +118,10 @@ def _topk_and_tail(head: TokenHead, start: int, end: int, ids: Tensor) -> tuple[
     return logprobs, torch.logsumexp(others, dim=-1) - normaliser
 
 
-def _logprobs_and_entropy(head: TokenHead, start: int, end: int, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _logprobs_and_entropy(head: TokenHead, targets: Tensor) -> tuple[Tensor, Tensor]:
     logits = head.logits()
     normaliser = torch.logsumexp(logits, dim=-1)
-    logprobs = logits.gather(-1, targets[start:end, None]).squeeze(-1) - normaliser
+    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
     with torch.no_grad():  # H = log Z − Σ p·logit, from the same logits
         expected = (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
         entropies = normaliser - expected

@@ -123,16 +123,14 @@ def _guard(
     for name, tensor in state_dict.items():
         if name not in expected and tensor.data_ptr() not in published_memory:
             raise WeightsError(f"refused to publish: {name} is not a tensor of {template_dir}")
+    published: dict[str, Tensor] = {}
+    memory: set[int] = set()
     for name, (shape, stored) in expected.items():
-        tensor = state_dict[name]
+        tensor = state_dict[name].detach()
         if tuple(tensor.shape) != shape:
             raise WeightsError(f"refused to publish: {name} has shape {tuple(tensor.shape)}, and should have {shape}")
         if tensor.is_floating_point() != stored.startswith(_FLOATING) or tensor.dtype == torch.float64:
             raise WeightsError(f"refused to publish: {name} has dtype {tensor.dtype}")
-    published: dict[str, Tensor] = {}
-    memory: set[int] = set()
-    for name, (_, stored) in expected.items():
-        tensor = state_dict[name].detach()
         if tensor.is_floating_point():
             wanted = _DTYPES.get(stored, tensor.dtype) if dtype == "template" else dtype
             tensor = tensor if wanted == "given" else tensor.to(wanted)

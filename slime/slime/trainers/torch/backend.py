@@ -41,7 +41,7 @@ def build(config: Config, rank: int, world_size: int, address: str) -> TorchTrai
 def check(config: Config) -> None:
     """Raise a `ConfigError` for a package that the settings need and that is not installed."""
     if config.trainer.optimizer == "adamw8bit":
-        eight_bit.check_installed()
+        eight_bit.library()
 
 
 TRAINER = TrainerBackend(build, check)

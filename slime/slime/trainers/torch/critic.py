@@ -75,6 +75,7 @@ class Critic:
         if backbone is not None:
             parameters |= {f"backbone.{name}": p for name, p in backbone.body_parameters().items()}
         self._parameters = parameters
+        self._moved = backbone.refresh if backbone is not None else lambda: None
         own = dataclasses.replace(trainer, lr=loss.critic_lr or trainer.lr)
         self._optimizer = Optimizer(parameters, own, self._moved)
 
@@ -112,10 +113,6 @@ class Critic:
             return Applied(0.0, 0.0, skipped="so was the policy's step")
         ranks.sum_gradients(self._parameters.values())
         return self._optimizer.apply(loss)
-
-    def _moved(self) -> None:
-        if self._backbone is not None:
-            self._backbone.refresh()
 
     def discard(self) -> None:
         """Forget the gradients that have been accumulated."""

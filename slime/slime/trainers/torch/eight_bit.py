@@ -22,22 +22,9 @@ _SMALLEST = 4096
 
 
 def adamw_8bit(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    """The optimizer.
-
-    Raises:
-        ConfigError: torchao is not there.
-    """
-    optimizer: torch.optim.Optimizer = _library().AdamW8bit(groups, block_size=_BLOCK, **settings)
+    """The optimizer."""
+    optimizer: torch.optim.Optimizer = library().AdamW8bit(groups, block_size=_BLOCK, **settings)
     return optimizer
-
-
-def check_installed() -> None:
-    """Find out before anything is started.
-
-    Raises:
-        ConfigError: torchao is not there; one line that names the extra.
-    """
-    _library()
 
 
 def step(optimizer: torch.optim.Optimizer, *, is_on_cpu: bool) -> None:
@@ -69,11 +56,16 @@ def whole(name: str, state: Mapping[str, Tensor], *, is_signed: bool) -> Tensor 
     return moment
 
 
-def _library() -> Any:
+def library() -> Any:
+    """torchao's optimizers.
+
+    Raises:
+        ConfigError: torchao is not there; one line that names the extra.
+    """
     try:
-        import torchao.optim as library
+        import torchao.optim
     except ImportError as error:
         raise ConfigError(
             f"--optimizer adamw8bit needs torchao: pip install 'openclaw-slime[eight-bit]' ({error})"
         ) from None
-    return library
+    return torchao.optim

@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -64,18 +65,18 @@ class Optimizer:
         self.config = config
         self.num_steps = 0
         self.num_skipped = 0
-        self._stepped = _copies(self.parameters) if offloads(self.parameters, config) else self.parameters
+        self._is_offloaded = offloads(self.parameters, config)
+        self._stepped = self.parameters
+        if self._is_offloaded:
+            self._stepped = {n: p.detach().to("cpu", copy=True).requires_grad_() for n, p in self.parameters.items()}
         matrices = [p for p in self._stepped.values() if p.ndim >= 2]
         vectors = [p for p in self._stepped.values() if p.ndim < 2]
         self._is_8bit = config.optimizer == "adamw8bit"
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]]
+        make = eight_bit.adamw_8bit if self._is_8bit else partial(torch.optim.AdamW, fused=True)
         betas = (config.adam_beta1, config.adam_beta2)
-        self._adamw: torch.optim.Optimizer
-        if self._is_8bit:
-            self._adamw = eight_bit.adamw_8bit(groups, lr=config.lr, betas=betas, eps=config.adam_eps)
-        else:
-            self._adamw = torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
+        self._adamw: torch.optim.Optimizer = make(groups, lr=config.lr, betas=betas, eps=config.adam_eps)
 
     def apply(self, loss: float) -> Applied:
         """Consume the gradients that have been accumulated.
@@ -105,22 +106,17 @@ class Optimizer:
             parameter.grad = None
 
     def _step(self) -> None:
-        if self._stepped is self.parameters:
-            self._step_adamw()
-            return
-        for name, parameter in self.parameters.items():
-            self._stepped[name].grad = None if parameter.grad is None else parameter.grad.to("cpu")
-        self._step_adamw()
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(self._stepped[name])
-                self._stepped[name].grad = None
-
-    def _step_adamw(self) -> None:
+        pairs = [(p, self._stepped[name]) for name, p in self.parameters.items()] if self._is_offloaded else []
+        for parameter, copy in pairs:
+            copy.grad = None if parameter.grad is None else parameter.grad.to("cpu")
         if self._is_8bit:
             eight_bit.step(self._adamw, is_on_cpu=all(p.device.type == "cpu" for p in self._stepped.values()))
         else:
             self._adamw.step()
+        with torch.no_grad():
+            for parameter, copy in pairs:
+                parameter.copy_(copy)
+                copy.grad = None
 
     def state(self) -> dict[str, Tensor]:
         """The moments, by `exp_avg.<parameter>` and so on, in plain tensors; empty before the first step."""
@@ -138,7 +134,7 @@ class Optimizer:
         """
         moments = {name: self._moments(name, state) for name in self._stepped} if num_steps else {}
         self._adamw.state.clear()
-        if self._stepped is not self.parameters:  # whoever restores has put other values into the parameters
+        if self._is_offloaded:  # the parameters have other values by now
             for name, copy in self._stepped.items():
                 copy.data.copy_(self.parameters[name].data)
         for name, found in moments.items():
@@ -172,10 +168,6 @@ def offloads(parameters: Mapping[str, Tensor], config: TrainerConfig) -> bool:
         log.info("offload_optimizer_state changes nothing: the parameters are in CPU memory too")
         return False
     return True
-
-
-def _copies(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: parameter.detach().to("cpu", copy=True).requires_grad_() for name, parameter in parameters.items()}
 
 
 def _why_skipped(norm: float, loss: float) -> str:

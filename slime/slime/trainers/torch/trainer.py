@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from slime.algorithms.advantages import MovingBaseline
 from slime.algorithms.reductions import num_trajectories, sum_of_means, trajectory_sizes
@@ -176,9 +177,7 @@ class TorchTrainer:
         metrics["train/skipped_steps"] = float(self._optimizer.num_skipped)
         metrics["train/left_out_samples"] = float(num_left_out)
         if len(reasons) == len(results):
-            if set(reasons) != {
-                NO_GRADIENT
-            }:  # scores that say nothing by themselves are what later ones are compared with
+            if set(reasons) != {NO_GRADIENT}:  # scores without a gradient are what later ones are compared with
                 self._baseline.restore(before)
             return TrainReport(self.step, metrics, skipped=reasons[0])
         self.step += 1
@@ -224,10 +223,8 @@ class TorchTrainer:
             raise TrainerError("only a run that trains an adapter, and nothing beside it, can begin anew")
         self._policy.lora.reset()
         self._policy.adapter_name = adapter_name
-        self._optimizer.restore({}, num_steps=0, num_skipped=0)
-        self._baseline.restore({})
+        self._go_on(TrainerState(0, 0, 0, version=0), {})
         torch.manual_seed(self._config.seed)
-        self.step, self.version, self.consumed, self._published = 0, 0, {}, None
 
     def past_rewards(self) -> dict[str, Any]:
         """What the moving baseline has seen; `recall` takes it."""
@@ -246,15 +243,17 @@ class TorchTrainer:
         checkpoint = Path(checkpoint).resolve()
         state, tensors = read_checkpoint(checkpoint)
         self._policy.load(checkpoint / WEIGHTS_DIR)
-        self._optimizer.restore(tensors, num_steps=state.num_optimizer_steps, num_skipped=state.num_skipped)
-        self._baseline.restore(state.baseline)
+        self._go_on(state, tensors)
         if self._critic is not None:
             self._critic.restore(tensors)
         torch.set_rng_state(tensors[_RANDOM_STATE])
-        self.step = state.step
-        self.version, self._published = state.version, None
-        self.consumed = dict(state.consumed)
         return self.step
+
+    def _go_on(self, state: TrainerState, tensors: Mapping[str, Tensor]) -> None:
+        self._optimizer.restore(tensors, num_steps=state.num_optimizer_steps, num_skipped=state.num_skipped)
+        self._baseline.restore(state.baseline)
+        self.step, self.version, self.consumed = state.step, state.version, dict(state.consumed)
+        self._published = None
 
     def resume(self, save_dir: Path, wanted: str = "auto") -> Resumed:
         """Load a checkpoint; `auto` is the newest that verifies, `none` the model as given.
@@ -262,9 +261,9 @@ class TorchTrainer:
         Raises:
             WeightsError: the checkpoint that was asked for by name is corrupt or of another model.
         """
-        if wanted == "none":
-            return Resumed(0, {}, None)
-        checkpoint = resumable_checkpoint(save_dir) if wanted == "auto" else Path(wanted).resolve()
+        checkpoint = None if wanted == "none" else Path(wanted).resolve()
+        if wanted == "auto":
+            checkpoint = resumable_checkpoint(save_dir)
         if checkpoint is None:
             return Resumed(0, {}, None)
         return Resumed(self.load(checkpoint), dict(self.consumed), checkpoint, self.version)
