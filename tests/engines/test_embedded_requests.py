@@ -38,7 +38,7 @@ async def test_events_are_cumulative_or_only_what_is_new():
     async with serve(random_model()) as engine:
         whole = await engine.generate(PROMPT, max_new_tokens=40, sampling_seed=1, ignore_eos=True)
         cumulative = await events(engine, PROMPT, max_new_tokens=40, sampling_seed=1, ignore_eos=True)
-    async with serve(random_model(), is_incremental=True) as engine:
+    async with serve(random_model(), incremental_streaming_output=True) as engine:
         pieces = await events(engine, PROMPT, max_new_tokens=40, sampling_seed=1, ignore_eos=True)
     assert len(cumulative) > 20
     assert cumulative[-1]["output_ids"] == whole["output_ids"]
@@ -57,7 +57,7 @@ async def test_no_event_ends_in_half_a_character(tmp_path: Path):
     """A model that says the same characters of one to four bytes over and over, one byte a token."""
     text = "ü世🌍."
     model_dir = repeating_model(tmp_path, text)
-    async with serve(model_dir, is_incremental=True) as engine:
+    async with serve(model_dir, incremental_streaming_output=True) as engine:
         told = await events(engine, ids_of(text), max_new_tokens=3 * len(text.encode()), temperature=0.0)
     assert "".join(event["text"] for event in told) == text * 3
     assert all("\ufffd" not in event["text"] for event in told)
@@ -87,7 +87,7 @@ def repeating_model(directory: Path, cycle: str) -> Path:
 async def test_stop_strings_across_tokens_are_cut_and_never_streamed(tmp_path: Path):
     prompt = ids_of(" ")
     model_dir = repeating_model(tmp_path, "abcdefgh. ")
-    async with serve(model_dir, is_incremental=True) as engine:
+    async with serve(model_dir, incremental_streaming_output=True) as engine:
         options = {"max_new_tokens": 50, "temperature": 0.0, "stop": ["gh.", "zzz"]}
         answer = await engine.generate(prompt, **options)
         assert answer["text"] == "abcdef"

@@ -113,17 +113,17 @@ def test_the_manifest_names_the_version_that_is_served(model: ModelConfig, tmp_p
     write_manifest(directory, 12)
     published = ModelConfig(model_path=str(directory), device="cpu")
     for config, version in ((model, "default"), (published, "12")):
-        command = embedded.command(prepare(config, EngineConfig(), host="127.0.0.1", port=1))
+        command = embedded.command(prepare(config, EngineConfig(), port=1))
         assert command[command.index("--weight-version") + 1] == version
 
 
 def test_sglang_gets_what_it_needs_on_each_device(model: ModelConfig):
     config = EngineConfig(sglang_python="/elsewhere/bin/python", max_context_len=4096)
-    on_cpu = sglang.command(prepare(model, config, host="127.0.0.1", port=1))
+    on_cpu = sglang.command(prepare(model, config, port=1))
     assert on_cpu[:3] == ["/elsewhere/bin/python", "-m", "sglang.launch_server"]
     assert on_cpu[on_cpu.index("--attention-backend") + 1] == "torch_native"
     assert on_cpu[on_cpu.index("--context-length") + 1] == "4096"
     cuda = ModelConfig(model_path=model.model_path, device="cuda")
-    on_gpu = sglang.command(prepare(cuda, config, host="127.0.0.1", port=1, gpus="2,3"))
+    on_gpu = sglang.command(prepare(cuda, config, port=1, gpus="2,3"))
     assert on_gpu[on_gpu.index("--tp") + 1] == "2"
     assert "--attention-backend" not in on_gpu

@@ -29,6 +29,7 @@ from slime.engines.dialect.versions import version_to_wire
 from slime.errors import EngineError, EngineKilled, EngineUnavailable
 from slime.private_files import new_secret, open_private, write_private
 
+_HOST = "127.0.0.1"
 _POLL_S = 0.2
 
 
@@ -67,7 +68,6 @@ async def start_engine(
     *,
     log_path: Path,
     backend: str = "",
-    host: str = "127.0.0.1",
     port: int = 0,
     gpus: str = "",
     environment: Mapping[str, str] | None = None,
@@ -88,17 +88,16 @@ async def start_engine(
         EngineKilled: a signal ended it before it was ready.
         EngineUnavailable: it ended by itself, or was not ready in `engine.engine_start_timeout_s`; with its log's end.
     """
-    port = port or free_port(host)
+    port = port or free_port()
     chosen = backend_named(backend or engine.backend)
-    launch = prepare(model, engine, host=host, port=port, gpus=gpus)
-    token_file, reads_token = None, False
-    if engine.engine_token and chosen.token_from == "config":
-        token_file = log_path.with_suffix(f".{port}.yaml")
+    launch = prepare(model, engine, port=port, gpus=gpus)
+    token_file = log_path.with_suffix(f".{port}.yaml")
+    reads_token = bool(engine.engine_token) and chosen.token_from == "stdin"
+    if reads_token:
+        extra_args = (*extra_args, "--token-from-stdin")
+    elif engine.engine_token:
         write_private(token_file, json.dumps({"api-key": engine.engine_token}))
         extra_args = (*extra_args, "--config", str(token_file))
-    elif engine.engine_token:
-        reads_token = True
-        extra_args = (*extra_args, "--token-from-stdin")
     visible = {"CUDA_VISIBLE_DEVICES": gpus} if gpus else {}
     process = await start_process(
         [*chosen.command(launch), *extra_args],
@@ -109,15 +108,14 @@ async def start_engine(
     if process.stdin is not None:
         process.stdin.write(f"{engine.engine_token}\n".encode())
         process.stdin.close()
-    started = EngineProcess(f"http://{host}:{port}", process, log_path)
+    started = EngineProcess(f"http://{_HOST}:{port}", process, log_path)
     try:
         await _wait_until_ready(started, engine)
     except BaseException:
         await started.stop(grace_s=1.0)
         raise
     finally:
-        if token_file is not None:
-            token_file.unlink(missing_ok=True)
+        token_file.unlink(missing_ok=True)
     return started
 
 
@@ -144,13 +142,13 @@ async def _wait_until_ready(started: EngineProcess, engine: EngineConfig) -> Non
     )
 
 
-def prepare(model: ModelConfig, engine: EngineConfig, *, host: str, port: int, gpus: str = "") -> Launch:
+def prepare(model: ModelConfig, engine: EngineConfig, *, port: int, gpus: str = "") -> Launch:
     """What a backend makes a command line of; the engine serves under the version that the weights' manifest names."""
     from slime.weights.directories import MANIFEST_FILE, read_manifest  # brings torch, which takes seconds
 
     model_dir = Path(model.model_path)
     version = read_manifest(model_dir).version if (model_dir / MANIFEST_FILE).exists() else 0
-    shared = ["--host", host, "--port", str(port), "--model-path", model.model_path]
+    shared = ["--host", _HOST, "--port", str(port), "--model-path", model.model_path]
     shared += ["--weight-version", version_to_wire(version), "--incremental-streaming-output"]
     shared += ["--max-running-requests", str(engine.max_running_requests)]
     shared += ["--max-queued-requests", str(engine.max_queued_requests)]
@@ -200,10 +198,10 @@ def dying_with_parent(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-S", "-E", die_with_parent.__file__, str(os.getpid()), *command]
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on at the moment."""
+def free_port() -> int:
+    """A port of the loopback that is free at the moment."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]
         return port
 

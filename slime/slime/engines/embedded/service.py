@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -36,17 +36,11 @@ LONGEST_PAUSE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How an engine is set up.
+    """How an engine is set up: flags of its process, which `--help` explains.
 
     Attributes:
-        device: `cpu`, `cuda`, `cuda:1`; auto: cuda where there is one.
-        dtype: auto: float32 on a CPU, else the checkpoint's.
-        max_context_len: longest prompt plus reply; 0 = the model's own limit.
-        kv_cache_bytes: memory for keys and values; 0 = 4 GiB on a CPU, half of what is free on a GPU.
-        num_cached_sessions: slots beyond those of running requests, for finished sequences to stay in.
-        policy_version: of the weights given; None: the manifest's, else 0.
-        is_incremental: streams say only what is new, as SGLang does with --incremental-streaming-output.
-        adapters: directories of adapters to begin with, by name.
+        weight_version: 0: the manifest's.
+        lora_paths: names and directories of adapters to begin with.
     """
 
     model_path: str
@@ -54,12 +48,12 @@ class EngineOptions:
     dtype: str = "auto"
     max_running_requests: int = 64
     max_queued_requests: int = 256
-    max_context_len: int = 0
+    context_length: int = 0
     kv_cache_bytes: int = 0
     num_cached_sessions: int = 64
-    policy_version: int | None = None
-    is_incremental: bool = False
-    adapters: Mapping[str, str] = field(default_factory=dict)
+    weight_version: int = 0
+    incremental_streaming_output: bool = False
+    lora_paths: Iterable[tuple[str, str]] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -88,16 +82,16 @@ class EngineService(EngineCore[Ticket]):
             self.model.cache_shape,
             max_busy=num_running,
             num_slots=num_running + options.num_cached_sessions,
-            max_length=min(options.max_context_len or self.model.max_context_len, self.model.max_context_len),
+            max_length=min(options.context_length or self.model.max_context_len, self.model.max_context_len),
             budget_bytes=options.kv_cache_bytes or _default_budget(device),
         )
         super().__init__(
             options.model_path,
-            given_version if options.policy_version is None else options.policy_version,
+            options.weight_version or given_version,
             Limits(self.model.vocab_size, kv.max_length),
             max_running_requests=options.max_running_requests,
             max_queued_requests=options.max_queued_requests,
-            is_incremental=options.is_incremental,
+            is_incremental=options.incremental_streaming_output,
         )
         self.loop = EngineLoop(
             self.model,
@@ -113,7 +107,7 @@ class EngineService(EngineCore[Ticket]):
         self._base: str | None = None  # fingerprint of what is served, once an adapter is checked against it
         self._adapter_keys = itertools.count(1)
         self._live: dict[str, LiveAdapter] = {}
-        for name, path in options.adapters.items():
+        for name, path in options.lora_paths:
             self._live[name] = self._stage_adapter(LoadAdapterCall(lora_name=name, lora_path=path))
             self.adapters[name] = path
             self.model.layers.attach(self._live[name].pairs)
