@@ -292,46 +292,48 @@ class HttpEngine:
         return await self._fetch("POST", path, body, timeout_s)
 
     async def _fetch(self, method: str, path: str, body: bytes | None, timeout_s: float) -> bytes:
-        """One exchange; an `EngineError` of the right kind for every way it can fail."""
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s)
-        try:
-            async with self._connections().request(
-                method, self.base_url + path, data=body, timeout=timeout
-            ) as response:
-                raw = await response.read()
-                if response.status != 200:
-                    raise read_error(response.status, raw)
-                return raw
-        except TimeoutError:
-            raise ConnectionLost(f"{self.base_url}{path} took longer than {timeout_s:g} s") from None
-        except aiohttp.ClientError as error:
-            raise _lost(f"{self.base_url}{path}", error) from error
+        """One whole exchange."""
+        async with self._sent(method, path, body, timeout_s) as chunks:
+            return b"".join([chunk async for chunk in chunks])
 
     async def _events(self, path: str, body: bytes) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a stream up to [DONE], or up to where it breaks off."""
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=self._connect_s, sock_read=self._stall_s)
+        pending = b""
+        async with self._sent("POST", path, body, self._timeout_s, self._stall_s) as chunks:
+            async for chunk in chunks:
+                *events, pending = (pending + chunk).split(b"\n\n")
+                for event in events:
+                    if event == b"data: [DONE]":
+                        return
+                    if event.startswith(b"data: "):
+                        yield read_object(event.removeprefix(b"data: "))
+                if len(pending) > _MAX_EVENT_BYTES:
+                    raise EngineError(f"{self.base_url}{path}: an event of more than {_MAX_EVENT_BYTES} bytes")
+
+    @contextlib.asynccontextmanager
+    async def _sent(
+        self, method: str, path: str, body: bytes | None, timeout_s: float, stall_s: float | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The body of an answer as it arrives; an `EngineError` of the right kind for every way an exchange can fail.
+
+        Args:
+            stall_s: how long nothing may arrive.
+        """
         url = self.base_url + path
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s, sock_read=stall_s)
+        limits: Any = {"timeout": timeout, "read_bufsize": 2**20, "max_line_size": _MAX_EVENT_BYTES}
         try:
-            async with self._connections().post(
-                url, data=body, timeout=timeout, read_bufsize=2**20, max_line_size=_MAX_EVENT_BYTES
-            ) as response:
+            async with self._connections().request(method, url, data=body, **limits) as response:
                 if response.status != 200:
                     raise read_error(response.status, await response.read())
-                pending = b""
-                async for chunk in response.content.iter_any():
-                    *events, pending = (pending + chunk).split(b"\n\n")
-                    for event in events:
-                        if event == b"data: [DONE]":
-                            return
-                        if event.startswith(b"data: "):
-                            yield read_object(event.removeprefix(b"data: "))
-                    if len(pending) > _MAX_EVENT_BYTES:
-                        raise EngineError(f"{url}: an event of more than {_MAX_EVENT_BYTES} bytes")
+                yield response.content.iter_any()
         except TimeoutError as error:
-            limit = f"no token for {self._stall_s:g} s" if isinstance(error, aiohttp.SocketTimeoutError) else "too long"
+            is_stall = stall_s is not None and isinstance(error, aiohttp.SocketTimeoutError)
+            limit = f"no token for {stall_s:g} s" if is_stall else f"took longer than {timeout_s:g} s"
             raise ConnectionLost(f"{url}: {limit}") from None
         except aiohttp.ClientError as error:
-            raise _lost(url, error) from error
+            kind = NotReached if isinstance(error, aiohttp.ClientConnectorError) else ConnectionLost
+            raise kind(f"{url}: {error or type(error).__name__}") from error
 
     async def _control(self, path: str, body: dict[str, Any]) -> None:
         await self._retried(path, orjson.dumps(body))
@@ -369,8 +371,3 @@ class HttpEngine:
                 await self._post("/abort_request", body, self._connect_s)
 
         self._in_background(abort())
-
-
-def _lost(url: str, error: aiohttp.ClientError) -> EngineUnavailable:
-    kind = NotReached if isinstance(error, aiohttp.ClientConnectorError) else ConnectionLost
-    return kind(f"{url}: {error or type(error).__name__}")
