@@ -89,8 +89,7 @@ class Pipeline:
     async def run(self) -> None:
         """Run until the updates are made or nothing is left. Raises the first error that no task can recover from."""
         self._watch.say("starting")
-        released = await self.store.release(self.owner)
-        if released:
+        if released := await self.store.release(self.owner):
             log.info("leases of an earlier run released turns=%d", released)
         try:
             await self._resume()
@@ -143,8 +142,7 @@ class Pipeline:
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self.rollout_config.lease_s / 3)
-            held = (*self._queue.turn_ids, *self._in_training, *self._not_accounted)
-            if held:
+            if held := (*self._queue.turn_ids, *self._in_training, *self._not_accounted):
                 try:
                     await self.store.renew(held, self.owner, self.rollout_config.lease_s)
                 except LeaseLost as error:
@@ -191,18 +189,17 @@ class Pipeline:
             except TimeoutError:
                 if await self._is_drained():
                     taken = await self._queue.take_rest()
-                    if not taken.groups and not taken.stale:
-                        return None
                     break
         if not taken.groups and not taken.stale:
             return None
-        self._in_training = tuple(turn_id for group in taken.groups for turn_id in group.turn_ids)
-        self._count(sum(len(group.samples) for group in taken.groups))
-        for group in taken.stale:
-            self._num_stale += len(group.samples)
-            self._watch.dropped(STALE, sum(1 for sample in group.samples if not sample.turn_ids))
+        batch, stale = Batch(taken.groups), Batch(taken.stale)
+        self._in_training = batch.turn_ids
+        self._count(len(batch.samples))
+        if taken.stale:
+            self._num_stale += len(stale.samples)
+            self._watch.dropped(STALE, stale)
             reason = f"stale: older than {self.rollout_config.max_staleness} updates when taken"
-            await self.store.exclude(group.turn_ids, reason)
+            await self.store.exclude(stale.turn_ids, reason)
         changed = set(await self.store.reconsider(self._in_training, self.owner)) if taken.groups else set()
         if not changed:
             return taken
@@ -262,7 +259,7 @@ class Pipeline:
 
     async def _skipped(self, batch: Batch, turn_ids: tuple[str, ...], report: TrainReport) -> None:
         await self.store.exclude(turn_ids, f"update skipped: {report.skipped}")
-        self._watch.dropped("update skipped", sum(1 for sample in batch.samples if not sample.turn_ids))
+        self._watch.dropped("update skipped", batch)
         log.error("update skipped step=%d reason=%r turns=%d", report.step, report.skipped, len(batch.turn_ids))
 
     async def _save(self, line: str = "") -> dict[str, float]:
@@ -313,8 +310,8 @@ class Pipeline:
         log.error("trainer failed, starting it again attempt=%d error=%s", self._restarts, error)
         lost = set(self._not_accounted)
         await self._resume()
-        await self.store.release(self.owner, sorted(lost - {t for group in groups for t in group.turn_ids}))
-        held = [turn_id for group in groups for turn_id in group.turn_ids]
+        held = Batch(groups).turn_ids
+        await self.store.release(self.owner, sorted(lost.difference(held)))
         trained = {turn_id for turn_id in held if await self.store.trained_at(turn_id) is not None}
         await self._queue.put_back(tuple(group for group in groups if trained.isdisjoint(group.turn_ids)))
 

@@ -135,7 +135,10 @@ class Trainer(Protocol):
 
 
 class Learner(Protocol):
-    """A trainer as the pipeline drives it, all its ranks together. Every call may raise `TrainerError`."""
+    """A `Trainer` as the pipeline drives it: all its ranks together, in directories that it knows.
+
+    Every call may raise `TrainerError`.
+    """
 
     async def resume(self) -> Resumed:
         """(Re)start the ranks at the newest good checkpoint."""
@@ -143,17 +146,9 @@ class Learner(Protocol):
 
     async def train(self, batch: Batch) -> TrainReport: ...
 
-    async def publish(self, version: int, adapter: str = "") -> Path:
-        """Write the weights as they are now for engines, as `version`; returns the directory.
+    async def publish(self, version: int, adapter: str = "") -> Path: ...
 
-        Args:
-            adapter: whose, where each user has weights of their own.
-        """
-        ...
-
-    async def save(self) -> Path:
-        """Write a checkpoint, which makes the updates so far outlive a crash; returns its directory."""
-        ...
+    async def save(self) -> Path: ...
 
 
 class Rollout(Protocol):

@@ -23,7 +23,7 @@ from slime.errors import RunStalled
 from slime.progress import Progress
 from slime.status import State, Status, write_status
 from slime.store import Store
-from slime.types import TurnState
+from slime.types import Batch, TurnState
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +103,9 @@ class RunWatch:
         self._before = None
         self._returned = 0
 
-    def dropped(self, reason: str, num_samples: int) -> None:
-        """Samples that are of no turn in the store were dropped."""
-        self._without_turn[reason] += num_samples
+    def dropped(self, reason: str, batch: Batch) -> None:
+        """Samples were dropped; those of turns are counted in the store."""
+        self._without_turn[reason] += sum(not sample.turn_ids for sample in batch.samples)
 
     def totals(self) -> Counter[str]:
         """Samples dropped since the start, by reason, as of the last look."""

@@ -221,6 +221,6 @@ async def test_the_policys_adapter_is_asked_for_the_policy_and_for_a_teacher_tha
 ):
     engine, policy = FixedEngine(row_scores([1, 2])), FixedEngine(row_scores([1, 2]))
     config = TeacherConfig(teacher_top_k=2)
-    teacher = Teacher(engine, policy, chat, config, adapter_of=lambda turn: "ada", is_policy=is_policy)
+    teacher = Teacher(engine, policy, chat, config, adapter_of=lambda source: "ada", is_policy=is_policy)
     assert isinstance(await teacher.teach(turn_of(chat, (97,)), [HINT]), TeacherScores)
     assert (engine.adapters, policy.adapters) == ([teacher_adapter], ["ada"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from slime.compat.rollout_data import load_batch_hooks
+from slime.compat.rollout_data import BatchHooks
 from slime.config import PluginConfig
 from slime.errors import PluginError
 from slime.types import Batch, Sample, SampleGroup
@@ -49,7 +49,7 @@ def postprocess(args, rollout_id, rollout_data):
 """
     file = plugin(tmp_path, source)
     config = PluginConfig(custom_advantage_function_path=file, rollout_data_postprocess_path=f"{file}:postprocess")
-    batch = await load_batch_hooks(config, {"gamma": 0.5}).apply(BATCH, 7)
+    batch = await BatchHooks(config, {"gamma": 0.5}).apply(BATCH, 7)
     mean = (1.0 - 1.0 + 0.5) / 3
     first, second, third = batch.samples
     assert first.streams["advantages"] == pytest.approx((0, 0, 1 - mean, 1 - mean, 1 - mean))
@@ -63,7 +63,7 @@ def postprocess(args, rollout_id, rollout_data):
 
 
 async def test_without_hooks_a_batch_is_left_as_it_is():
-    assert await load_batch_hooks(PluginConfig(), {}).apply(BATCH, 0) is BATCH
+    assert await BatchHooks(PluginConfig(), {}).apply(BATCH, 0) is BATCH
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,6 @@ async def test_without_hooks_a_batch_is_left_as_it_is():
 )
 async def test_what_a_hook_must_not_do(tmp_path, body, words):
     file = plugin(tmp_path, f"def compute_advantages(rollout_data):\n    {body}\n")
-    hooks = load_batch_hooks(PluginConfig(custom_advantage_function_path=file, hook_timeout_s=1.0), {})
+    hooks = BatchHooks(PluginConfig(custom_advantage_function_path=file, hook_timeout_s=1.0), {})
     with pytest.raises(PluginError, match=words):
         await hooks.apply(BATCH, 0)

@@ -11,7 +11,7 @@ import torch
 from prompt_rig import Rig
 from slime.compat.conversion import to_train_sample
 from slime.compat.prompts.plan import plan_rollout
-from slime.compat.rollout_data import load_batch_hooks
+from slime.compat.rollout_data import BatchHooks
 from slime.compat.sample import Sample as SlimeSample
 from slime.config import Config, EngineConfig, ModelConfig, PluginConfig
 from slime.config.checks.contradictions import RolloutKind
@@ -212,7 +212,7 @@ async def test_the_advantages(tmp_path):
     streams = {"loss_mask": (0, 1), "rollout_logprobs": (0.0, -0.5)}
     samples = [Sample((1, 2), streams, {"reward": reward}, (f"t{i}",)) for i, reward in enumerate((3.0, 1.0, -1.0))]
     batch = Batch(tuple(SampleGroup(f"g{i}", (sample,)) for i, sample in enumerate(samples)))
-    changed = await load_batch_hooks(plugin, {}).apply(batch, 0)
+    changed = await BatchHooks(plugin, {}).apply(batch, 0)
     assert [sample.streams["advantages"] for sample in changed.samples] == [(0.0, 1.0), (0.0, 0.0), (0.0, -1.0)]
 
 

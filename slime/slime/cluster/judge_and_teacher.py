@@ -34,8 +34,7 @@ from slime.judging.plugin import PluginJudge
 from slime.judging.rules.judge import RuleJudge
 from slime.plugins.rewards import RewardHook
 from slime.protocols import Judge
-from slime.rollout.hindsight import adapter_of
-from slime.rollout.judge_endpoint import judge_model_at, renderer
+from slime.rollout.judge_endpoint import judge_model_at
 from slime.store import Store
 
 
@@ -68,9 +67,9 @@ async def judge_model(config: Config, fleet: Fleet, gpus: str, log_dir: Path) ->
             yield there
     elif model_path:
         async with _own_engine(config, model_path, gpus, log_dir / "judge") as engine:
-            yield EngineModel(engine, renderer(model_path), Path(model_path).name)
+            yield EngineModel(engine, ChatFormat.load(model_path).render, Path(model_path).name)
     else:
-        yield EngineModel(fleet.clients[0], renderer(config.model.model_path))
+        yield EngineModel(fleet.clients[0], ChatFormat.load(config.model.model_path).render)
 
 
 @contextlib.asynccontextmanager
@@ -95,7 +94,7 @@ async def teaching(config: Config, fleet: Fleet, gpus: str, log_dir: Path) -> As
                 raise ConfigError(f"--teacher-model-path {model_path}: a teacher needs the policy's tokenizer")
             engine = await stack.enter_async_context(_own_engine(config, model_path, gpus, log_dir / "teacher"))
         is_policy = engine is policy and config.teacher.teacher == "policy"
-        yield Teacher(engine, policy, chat, config.teacher, adapter_of=adapter_of(config.lora), is_policy=is_policy)
+        yield Teacher(engine, policy, chat, config.teacher, adapter_of=config.lora.adapter_of, is_policy=is_policy)
 
 
 @contextlib.asynccontextmanager

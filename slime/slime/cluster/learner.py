@@ -18,7 +18,7 @@ from ray.exceptions import RayError, RayTaskError
 from slime.cluster.children import last_line
 from slime.cluster.priority import step_back
 from slime.compat.install import install
-from slime.compat.rollout_data import load_batch_hooks
+from slime.compat.rollout_data import BatchHooks
 from slime.config import Config
 from slime.engines.launch import free_port
 from slime.errors import TrainerError
@@ -58,7 +58,7 @@ class RankedLearner:
         self._save_dir = config.checkpoint.save_dir.resolve()
         self._gpus = gpus
         self._ranks: list[Any] = []
-        self._hooks = load_batch_hooks(config.plugin, plugin_settings(config))
+        self._hooks = BatchHooks(config.plugin, plugin_settings(config))
         self._step = 0
 
     async def resume(self) -> Resumed:

@@ -33,7 +33,7 @@ _NAMES = "slime.compat.names"
 SLIME_MODULES: Mapping[str, Mapping[str, str]] = {
     "slime.utils": {},
     "slime.utils.types": {"Sample": _SAMPLE},
-    "slime.utils.async_utils": {"run": _NAMES},
+    "slime.utils.async_utils": {"run": "asyncio"},  # a rollout function runs on a thread that has no loop
     "slime.utils.http_utils": {"post": _NAMES},
     "slime.rollout.prompts": {"generate_rollout": _PROMPTS, "PromptRun": _PROMPTS},  # its own earlier name, still typed
     "slime.rollout.base_types": {"RolloutFnTrainOutput": _SAMPLE, "RolloutFnEvalOutput": _SAMPLE},
@@ -42,7 +42,7 @@ SLIME_MODULES: Mapping[str, Mapping[str, str]] = {
     "slime.rollout.filter_hub.base_types": {"DynamicFilterOutput": _SAMPLE},
     "slime.rollout.sglang_rollout": {"GenerateState": _NAMES, "generate_rollout": _PROMPTS},
 }
-"""slime's module → its names → the module of ours that holds them."""
+"""slime's module → its names → the module that holds them here."""
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -1,4 +1,4 @@
-"""What functions written for slime call: its HTTP helper, its tokenizer, its event loop; see `compat.install`.
+"""What functions written for slime call: its HTTP helper and its tokenizer; `compat.install` lends them its names.
 
     GenerateState(args).tokenizer ─▶ ids ─▶ await post(url/generate, {"input_ids": …}) ─▶ {"text": …, "meta_info": …}
                                             │ + token, lora_path: policy@7                 labelled with version 7 │
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -25,7 +25,6 @@ from slime.engines.dialect.reading import parse_adapters
 from slime.engines.dialect.versions import adapter_to_wire, version_from_wire, version_to_wire
 from slime.errors import PluginError
 
-_T = TypeVar("_T")
 _TIMEOUT_S = 600.0
 _RETRY_S = 1.0
 _ASK = aiohttp.ClientTimeout(total=30.0)
@@ -63,11 +62,6 @@ def _tokenizer(model_dir: str) -> Any:
     from transformers import AutoTokenizer  # seconds of imports that most files never need
 
     return AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
-
-
-def run(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """The result of a coroutine, from a plain function; a rollout function runs on a thread that has no loop."""
-    return asyncio.run(coroutine)
 
 
 async def post(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from slime.config import PluginConfig
 from slime.errors import PluginError
-from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import ADVANTAGE, ROLLOUT_DATA, asked_for
 from slime.types import Batch, Sample
 
@@ -29,14 +27,15 @@ _STREAMS = {"advantages": "advantages", "loss_masks": "loss_mask", "token_reward
 """What hooks may change → the stream it is; `rewards`, one number a sample, is changed as well."""
 
 
-@dataclass(frozen=True)
 class BatchHooks:
-    """The hooks on a batch that were asked for."""
+    """The hooks of `--custom-advantage-function-path` and `--rollout-data-postprocess-path`; loading raises as
+    `load_hook`."""
 
-    advantage: NamedCall | None
-    postprocess: NamedCall | None
-    settings: Mapping[str, Any]
-    timeout_s: float
+    def __init__(self, plugin: PluginConfig, settings: Mapping[str, Any]) -> None:
+        self._advantage = asked_for(ADVANTAGE, plugin)
+        self._postprocess = asked_for(ROLLOUT_DATA, plugin)
+        self._settings = settings
+        self._timeout_s = plugin.hook_timeout_s
 
     async def apply(self, batch: Batch, rollout_id: int) -> Batch:
         """The batch with what the hooks made of it.
@@ -44,24 +43,15 @@ class BatchHooks:
         Raises:
             PluginError: a hook failed, took too long, or left lists of the wrong lengths.
         """
-        if self.advantage is None and self.postprocess is None:
+        if self._advantage is None and self._postprocess is None:
             return batch
-        data, args = rollout_data(batch), SimpleNamespace(**self.settings)
-        offered = {"args": args, "config": self.settings, "rollout_id": rollout_id, "rollout_data": data}
-        for call in filter(None, (self.advantage, self.postprocess)):
-            await call.in_time(offered, self.timeout_s)
-        if self.advantage is not None and data["advantages"] is None:
-            raise PluginError(f'{self.advantage.place} did not set rollout_data["advantages"]')
+        data, args = rollout_data(batch), SimpleNamespace(**self._settings)
+        offered = {"args": args, "config": self._settings, "rollout_id": rollout_id, "rollout_data": data}
+        for call in filter(None, (self._advantage, self._postprocess)):
+            await call.in_time(offered, self._timeout_s)
+        if self._advantage is not None and data["advantages"] is None:
+            raise PluginError(f'{self._advantage.place} did not set rollout_data["advantages"]')
         return _with(batch, data)
-
-
-def load_batch_hooks(plugin: PluginConfig, settings: Mapping[str, Any]) -> BatchHooks:
-    """The hooks of `--custom-advantage-function-path` and `--rollout-data-postprocess-path`.
-
-    Raises:
-        PluginError: a path that leads nowhere, or a parameter that is not on offer.
-    """
-    return BatchHooks(asked_for(ADVANTAGE, plugin), asked_for(ROLLOUT_DATA, plugin), settings, plugin.hook_timeout_s)
 
 
 def rollout_data(batch: Batch) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Such files import them as `slime.utils.types.Sample`, `slime.rollout.base_types.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,12 @@ class SampleStatus(enum.Enum):
 
 
 _STATUS_OF = {"stop": SampleStatus.COMPLETED, "length": SampleStatus.TRUNCATED, "abort": SampleStatus.ABORTED}
+
+_SAMPLED = (
+    *("tokens", "response", "response_length", "rollout_log_probs", "teacher_log_probs", "loss_mask"),
+    *("weight_versions", "policy_versions", "reward", "remove_sample", "status"),
+)
+"""What a retry begins anew."""
 
 
 @dataclass
@@ -139,12 +144,9 @@ class Sample:
 
     def reset_for_retry(self) -> None:
         """Back to what the data source gave: the prompt and nothing sampled."""
-        for name in ("tokens", "weight_versions"):
-            setattr(self, name, [])
-        for name in ("reward", "loss_mask", "rollout_log_probs", "teacher_log_probs", "policy_versions"):
-            setattr(self, name, None)
-        self.response, self.response_length, self.remove_sample = "", 0, False
-        self.status = SampleStatus.PENDING
+        fresh = Sample()
+        for name in _SAMPLED:
+            setattr(self, name, getattr(fresh, name))
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes, those that somebody added included; the status by its value."""
@@ -153,11 +155,8 @@ class Sample:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Sample:
         """What `to_dict` gave; attributes that are not declared are kept too."""
-        names = {declared.name for declared in dataclasses.fields(cls)}
-        known = {name: value for name, value in values.items() if name in names}
-        sample = cls(**{**known, "status": SampleStatus(values.get("status", "pending"))})
-        for name in values.keys() - names:
-            setattr(sample, name, values[name])
+        sample = cls()
+        vars(sample).update({**values, "status": SampleStatus(values.get("status", "pending"))})
         return sample
 
 

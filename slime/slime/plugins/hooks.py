@@ -175,11 +175,9 @@ LOSS = Hook(
 
 
 def load_rollout(path: str) -> tuple[NamedCall, bool]:
-    """A rollout, and whether it gives a stream: an async generator, or a function of `ctx` that returns one. Others
-    are called batch by batch, as slime does.
+    """A rollout, and whether it gives a stream: an async generator, or a function of `ctx` that returns one.
 
-    Raises:
-        PluginError: as `load_hook`.
+    Others are called batch by batch, as slime does. Raises as `load_hook`.
     """
     found = load_object(path, ROLLOUT.default_names, flag=ROLLOUT.flag)
     hook = SLIME_ROLLOUT

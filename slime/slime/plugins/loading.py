@@ -36,10 +36,9 @@ _MODULE_PATH = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*)(?::(?P<name>\w+))
 def load_object(
     path: str, default_names: Sequence[str], *, flag: str = "", provided: Mapping[str, Any] | None = None
 ) -> Any:
-    """The object that `path` names.
+    """The object that `path` names, in one of the four forms above.
 
     Args:
-        path: in one of the four forms above.
         default_names: what it is called when the path does not say; the first that exists is taken.
         flag: where the user wrote the path, for messages.
         provided: globals that published files use without defining them; put where the file leaves them undefined.
@@ -103,18 +102,21 @@ def load_file(file: Path, where: str = "") -> ModuleType:
         known = sys.modules.get(name)
         if known is not None and getattr(known, "__file__", None) == str(file):
             return known
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            with _importable(file.parent):
-                spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        return module
+        with _importable(file.parent):
+            return _executed(importlib.util.spec_from_file_location(name, file))
+
+
+def _executed(spec: importlib.machinery.ModuleSpec | None) -> ModuleType:
+    """The module of a spec; forgotten again where it does not load."""
+    assert spec is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        if spec.loader is not None:  # a folder without an __init__.py has none
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
 
 
 def _package(folder: Path) -> str:
@@ -129,15 +131,11 @@ def _package(folder: Path) -> str:
         name = f"plugin_{name}_{hashlib.blake2b(str(folder).encode(), digest_size=4).hexdigest()}"
     if name not in sys.modules:
         init = folder / "__init__.py"
-        if init.is_file():
-            spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
-        else:
+        spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
+        if not init.is_file():
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = [str(folder)]
-        assert spec is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        if spec.loader is not None:
-            spec.loader.exec_module(sys.modules[name])
+        _executed(spec)
     return name
 
 

@@ -87,11 +87,7 @@ class PolicyLossHooks:
 
 
 def load_policy_loss_hooks(plugin: PluginConfig) -> PolicyLossHooks:
-    """The hooks of `--custom-tis-function-path` and `--custom-pg-loss-reducer-function-path`.
-
-    Raises:
-        PluginError: a path that leads nowhere, or a parameter that is not on offer.
-    """
+    """The hooks of `--custom-tis-function-path` and `--custom-pg-loss-reducer-function-path`; raises as `load_hook`."""
     return PolicyLossHooks(asked_for(TIS, plugin), asked_for(PG_REDUCER, plugin))
 
 

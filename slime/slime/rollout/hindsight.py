@@ -22,7 +22,6 @@ from dataclasses import replace
 from typing import Any
 
 from slime.config import Config
-from slime.config.sections import LoraConfig
 from slime.data.stitching import ScoredTurn
 from slime.judging.hindsight.hints import HintingJudge, HintSource, LlmHints, RuleHints
 from slime.judging.hindsight.teacher import Teacher, TeacherScores, TopIds, Unscored
@@ -92,8 +91,3 @@ def hint_source(config: Config, model: ChatModel | None) -> HintSource:
         return RuleHints()
     assert model is not None  # it was asked for
     return LlmHints(model, config.judge, config.teacher.max_hints)
-
-
-def adapter_of(lora: LoraConfig) -> Callable[[Turn], str]:
-    """The adapter that answered a turn; empty: the base."""
-    return lambda turn: lora.adapter_of(turn.source)

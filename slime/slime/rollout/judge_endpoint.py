@@ -11,7 +11,6 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,7 +19,7 @@ from slime.chat import ChatFormat
 from slime.config import JudgeConfig
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError
-from slime.judging.llm.chat_model import ChatModel, EngineModel, Render
+from slime.judging.llm.chat_model import ChatModel, EngineModel
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +57,7 @@ async def judge_model_at(judge: JudgeConfig, tokenizer_dir: str) -> AsyncIterato
             f"--judge-url {judge.judge_url} is an engine; --judge-model-path must name its model directory"
         )
     async with HttpEngine(judge.judge_url, token=judge.judge_api_key, timeout_s=judge.judge_timeout_s) as engine:
-        yield EngineModel(engine, renderer(tokenizer_dir), judge.judge_url)
-
-
-def renderer(model_dir: str) -> Render:
-    """Renders chats as the model in this directory wants them."""
-    chat = ChatFormat.load(Path(model_dir))
-    return lambda messages: chat.render(messages)
+        yield EngineModel(engine, ChatFormat.load(tokenizer_dir).render, judge.judge_url)
 
 
 async def openai_base(url: str) -> str | None:

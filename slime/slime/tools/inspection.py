@@ -34,7 +34,7 @@ from slime.plugins.hooks import ROLLOUT
 from slime.private_files import make_private_dir, write_private
 from slime.progress import Progress
 from slime.rollout.context import RolloutContext, offered
-from slime.rollout.hindsight import adapter_of, hint_source
+from slime.rollout.hindsight import hint_source
 from slime.store import Store
 from slime.types import Sample, SampleGroup, Turn, TurnState
 
@@ -169,7 +169,7 @@ async def _teacher(config: Config) -> AsyncIterator[Teacher]:
             policy,
             ChatFormat.load(config.model.model_path),
             config.teacher,
-            adapter_of=adapter_of(config.lora),
+            adapter_of=config.lora.adapter_of,
             is_policy=not config.teacher.teacher_url and config.teacher.teacher == "policy",
         )
 

@@ -72,9 +72,6 @@ class BatchMaker:
             batch: groups, each with the policy version it was begun under.
             seconds: how long it took.
             metrics: figures that a rollout function gave.
-
-        Raises:
-            PluginError: a hook failed, or a sample contradicts itself.
         """
         ordered = sorted(batch, key=lambda pair: _order(pair[0]))
         groups = [group for group, _ in ordered]

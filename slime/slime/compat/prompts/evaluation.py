@@ -53,11 +53,7 @@ class Evaluation:
     maker: GroupMaker
 
     async def run(self, step: int) -> dict[str, float]:
-        """`eval/…` figures if an evaluation is due after update `step`.
-
-        Raises:
-            PluginError: a hook failed.
-        """
+        """`eval/…` figures if an evaluation is due after update `step`."""
         if not self.config.eval_interval or step % self.config.eval_interval:
             return {}
         data, extra = await self._evaluated(step)

@@ -23,11 +23,7 @@ LoadedHooks = Mapping[str, tuple[NamedCall, ...]]
 
 
 def load_prompt_hooks(plugin: PluginConfig) -> LoadedHooks:
-    """Every hook of a rollout over prompts.
-
-    Raises:
-        PluginError: a path that leads nowhere, or a parameter that is not on offer.
-    """
+    """Every hook of a rollout over prompts; raises as `load_hook`."""
     loaded: dict[str, tuple[NamedCall, ...]] = {}
     for name, hook in PROMPT_HOOKS.items():
         path = getattr(plugin, name)
@@ -70,11 +66,7 @@ class PromptHooks:
         return next(iter(self._loaded[name]), None)
 
     async def call(self, name: str, **values: Any) -> Any:
-        """What the hook of a setting gives, the last one of several; None where there is none.
-
-        Raises:
-            PluginError: it raised, or took too long; the message names it.
-        """
+        """What the hook of a setting gives, the last one of several; None where there is none."""
         given = None
         for hook in self._loaded[name]:
             given = await self._call(hook, self.args, values)
@@ -84,7 +76,7 @@ class PromptHooks:
         """What a hook gives that asks engines by itself; its `args` say what serves now.
 
         Raises:
-            PluginError: as for `call`; or a reply is not by the newest version of the adapter.
+            PluginError: it failed; or a reply is not by the newest version of the adapter.
         """
         args = await arguments_now(self.args)
         made = await self._call(hook, args, values)

@@ -21,7 +21,7 @@ from slime.compat.prompts.hooks import LoadedHooks, PromptHooks, load_prompt_hoo
 from slime.compat.prompts.rewards import GroupComparer, SampleJudge
 from slime.compat.prompts.rollout import PromptRun
 from slime.compat.prompts.source import DataSource, NoPrompts, load_data_source
-from slime.compat.rollout_data import load_batch_hooks
+from slime.compat.rollout_data import BatchHooks
 from slime.config import Config, PluginConfig
 from slime.config.checks.contradictions import RolloutFacts, RolloutKind, check_rollout
 from slime.judging.llm.relative import MAX_REPLIES, RelativeJudge
@@ -122,7 +122,7 @@ def plan_rollout(config: Config) -> RolloutPlan:
         kind = RolloutKind.PROMPTS if "prompts" in call.asks_for else RolloutKind.CONVERSATIONS
     gives_groups = bool(getattr(call.function, GIVES_GROUPS, False))
     check_rollout(config, RolloutFacts(kind, path, has_source, gives_groups, MAX_REPLIES))
-    load_batch_hooks(plugin, plugin_settings(config))  # the learner loads them again
+    BatchHooks(plugin, plugin_settings(config))  # the learner loads them again
     is_live = kind is RolloutKind.CONVERSATIONS
     reward = None
     if plugin.custom_rm_path:

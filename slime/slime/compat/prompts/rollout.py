@@ -91,17 +91,12 @@ class PromptRun:
         return self.progress.num_pending + num_samples < self._ahead
 
     def check_is_judged(self) -> None:
-        """Raise RunStalled where the reward is switched off."""
+        """Raise RunStalled where the reward is switched off: nothing sampled from now on could be trained."""
         if self.maker.is_unjudged:
             raise RunStalled("--custom-rm-path failed again and again and was switched off: see its errors in the log")
 
     async def batches_of(self, call: NamedCall) -> AsyncGenerator[SampleGroup]:
-        """Groups that a function in slime's call style makes, a batch a call; endless.
-
-        Raises:
-            PluginError: the function failed, took too long, or gave no groups of samples.
-            RunStalled: the reward was switched off.
-        """
+        """Groups that a function in slime's call style makes, a batch a call; endless."""
         self.load()
         while True:
             self.check_is_judged()
@@ -120,11 +115,7 @@ class PromptRun:
                 yield finished
 
     async def stream(self) -> AsyncGenerator[SampleGroup]:
-        """Groups to train on, as they are finished, until the data source has no more prompts.
-
-        Raises:
-            RunStalled: the reward was switched off, so that nothing sampled from now on could be trained.
-        """
+        """Groups to train on, as they are finished, until the data source has no more prompts."""
         self.load()
         began = time.monotonic()
         try:

@@ -56,10 +56,10 @@ class NoPrompts:
     """The data source of a rollout function in slime's call style that has none, and should not ask it."""
 
     def get_samples(self, num_samples: int) -> list[Group]:
-        raise PluginError("the rollout asks its data source for prompts: give --prompt-data or --data-source-path")
+        raise PluginError("the rollout uses its data source: give --prompt-data or --data-source-path")
 
     def add_samples(self, samples: list[Group]) -> None:
-        raise PluginError("there is no data source to give samples back to: give --prompt-data or --data-source-path")
+        self.get_samples(0)
 
 
 @dataclass
@@ -209,14 +209,12 @@ def read_prompts(path: str, config: PromptConfig, chat: ChatFormat) -> list[Samp
         ConfigError: no such file, or a line that is no prompt; the message names it.
     """
     match = _SLICE.fullmatch(path)
-    file = Path(match["file"] if match else path)
+    file, bounds = (Path(match["file"]), match.group("start", "stop")) if match else (Path(path), ("", ""))
     if not file.is_file():
         raise ConfigError(f"--prompt-data {path}: no such file")
-    rows = [
-        (number, line) for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1) if line.strip()
-    ]
-    if match:
-        rows = rows[slice(*(int(bound) if bound else None for bound in (match["start"], match["stop"])))]
+    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+    rows = [(number, line) for number, line in lines if line.strip()]
+    rows = rows[slice(*(int(bound) if bound else None for bound in bounds))]
     return [_prompt(f"{file.name}:{number}", line, config, chat) for number, line in rows]
 
 

@@ -86,7 +86,7 @@ class Teacher:
     Args:
         engine: serves the teacher; its tokenizer is the policy's.
         policy: serves the policy; called only where k ids a token are wanted.
-        adapter_of: the policy's adapter that answered a turn; empty: the base.
+        adapter_of: the policy's adapter that answers a source's turns; empty: the base.
         is_policy: whether the teacher is that policy, adapter and all.
     """
 
@@ -94,7 +94,7 @@ class Teacher:
     policy: Engine
     chat: ChatFormat
     config: TeacherConfig
-    adapter_of: Callable[[Turn], str] = lambda turn: ""
+    adapter_of: Callable[[str], str] = lambda source: ""
     is_policy: bool = False
 
     @property
@@ -131,12 +131,12 @@ class Teacher:
     async def _under(self, hint: str, turn: Turn, prior: Turn | None) -> TokenScores:
         hinted = with_hint(turn.messages, hint)
         prompt_ids = self.chat.render(hinted, turn.tools, prior, options=turn.template_options)
-        adapter = self.adapter_of(turn) if self.is_policy else ""
+        adapter = self.adapter_of(turn.source) if self.is_policy else ""
         return await self._score(self.engine, prompt_ids, turn, adapter)
 
     async def _own(self, turn: Turn) -> TokenScores:
         """What the policy thinks of its reply, without a hint."""
-        return await self._score(self.policy, turn.prompt_ids, turn, self.adapter_of(turn))
+        return await self._score(self.policy, turn.prompt_ids, turn, self.adapter_of(turn.source))
 
     async def _score(self, engine: Engine, prompt_ids: tuple[int, ...], turn: Turn, adapter: str) -> TokenScores:
         """The reply's tokens after a prompt, each of them or an error."""
