@@ -13,16 +13,14 @@ ground that is known to be good (see `_recover`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import random
 import sqlite3
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,8 @@ from slime.store.connection import Clock, Connection
 log = logging.getLogger(__name__)
 
 Job = Callable[[Connection], Any]
+Ticket = tuple[Job, Future[Any]]
+Outcome = tuple[Any, BaseException | None]
 
 MAX_GROUP = 256
 """Jobs in one transaction: bounds how long other processes wait for their turn."""
@@ -41,22 +41,6 @@ LOCK_WAIT_S = 10.0
 
 LOCK_POLL_S = 0.001
 """SQLite's own waiting backs off to 100 ms and starves behind a busy writer; transactions here last a few ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A job and the future that waits for it."""
-
-    job: Job
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A job's outcome when it has none."""
-
-    error: BaseException
 
 
 class Writer:
@@ -72,13 +56,13 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> asyncio.Future[Any]:
+    def submit(self, job: Job) -> Future[Any]:
         """Queue a job; the future has its result once it is on the disk."""
         if self._is_closed:
             raise StoreError("the store is closed")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._queue.put(Ticket(job, loop, future))
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # a caller that is cancelled takes nothing back
+        self._queue.put((job, future))
         return future
 
     def close(self, timeout_s: float) -> None:
@@ -101,22 +85,25 @@ class Writer:
                     break
             ends = group[-1] is None
             tickets = [ticket for ticket in group if ticket is not None]
-            if tickets:
-                _deliver(tickets, self._commit(tickets))
+            for (_, future), (result, error) in zip(tickets, self._commit(tickets) if tickets else (), strict=True):
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
         if self._connection is not None:
             self._connection.close()
 
-    def _commit(self, tickets: list[Ticket]) -> list[Any]:
+    def _commit(self, tickets: list[Ticket]) -> list[Outcome]:
         """One transaction for all of them; either every outcome is on the disk or every one is a failure."""
         try:
             connection = self._begin()
-            outcomes = [self._attempt(connection, ticket.job) for ticket in tickets]
+            outcomes = [self._attempt(connection, job) for job, _ in tickets]
             connection.execute("COMMIT")
             return outcomes
         except sqlite3.Error as error:
             self._abandon(error)
             problem = f"the turn store cannot write {self._path}: {error}"
-            return [Failure(StoreUnavailable(problem)) for _ in tickets]
+            return [(None, StoreUnavailable(problem)) for _ in tickets]
 
     def _begin(self) -> Connection:
         if self._connection is None:
@@ -133,10 +120,10 @@ class Writer:
                     raise
                 time.sleep(LOCK_POLL_S * (0.5 + random.random()))
 
-    def _attempt(self, connection: Connection, job: Job) -> Any:
+    def _attempt(self, connection: Connection, job: Job) -> Outcome:
         connection.execute("SAVEPOINT job")
         try:
-            outcome = job(connection)
+            outcome: Outcome = job(connection), None
         except (sqlite3.OperationalError, sqlite3.InternalError):
             raise  # the disk, not the job
         except Exception as error:
@@ -144,7 +131,7 @@ class Writer:
                 raise  # a damaged file
             connection.execute("ROLLBACK TO job")
             connection.forget()
-            outcome = Failure(error if isinstance(error, OpenClawError) else _as_store_error(error))
+            outcome = None, error if isinstance(error, OpenClawError) else _as_store_error(error)
         connection.execute("RELEASE job")
         return outcome
 
@@ -176,28 +163,6 @@ class Writer:
         if busy:
             raise sqlite3.OperationalError("database is locked: the log cannot be renewed while others use it")
         self._is_suspect = False
-
-
-def _deliver(tickets: list[Ticket], outcomes: list[Any]) -> None:
-    """Wake the callers, each event loop once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = defaultdict(list)
-    for ticket, outcome in zip(tickets, outcomes, strict=True):
-        by_loop[ticket.loop].append((ticket.future, outcome))
-    for loop, answers in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_answer, answers)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            log.warning("store caller is gone", extra={"jobs": len(answers)})
-
-
-def _answer(answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    for future, outcome in answers:
-        if future.done():
-            continue  # its caller was cancelled; what it asked for is done all the same
-        if isinstance(outcome, Failure):
-            future.set_exception(outcome.error)
-        else:
-            future.set_result(outcome)
 
 
 def _as_store_error(error: Exception) -> StoreError:
