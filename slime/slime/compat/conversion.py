@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slime.compat.sample import Group, Sample, flatten
-from slime.data.fitness import why_no_logprobs, why_no_reward
+from slime.data.fitness import why_useless
 from slime.engines.dialect.versions import version_from_wire
 from slime.errors import PluginError
 from slime.fields import field, fields
@@ -41,7 +41,7 @@ def why_not_trained(sample: Sample) -> str:
         return "empty"
     if sample.rollout_log_probs is None:
         return "no log-probs"
-    return why_no_reward(sample.reward) or why_no_logprobs(_trained_logprobs(sample))
+    return why_useless("reward", (sample.reward,)) or why_useless("rollout_logprobs", _trained_logprobs(sample))
 
 
 def to_group(
@@ -78,7 +78,7 @@ def to_train_sample(
             are none.
     """
     _check_lengths(sample)
-    if why := why_no_logprobs(_trained_logprobs(sample)):
+    if why := why_useless("rollout_logprobs", _trained_logprobs(sample)):
         raise PluginError(why)
     length, reward = sample.response_length, _number(sample.reward)
     values = {"reward": reward, "temperature": temperature}

@@ -27,7 +27,7 @@ SMALLEST_LOGPROB = -1000.0
 _ROUNDING = 1e-4
 """A log-prob may be above zero by this much."""
 
-_TEMPERATURES = (1e-3, 1e3)
+_COLDEST, _HOTTEST = 1e-3, 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def why_unfit(sample: Sample, vocab_size: int) -> str:
     if not all(0 <= token_id < vocab_size for token_id in sample.token_ids):
         return f"token_ids: not all of them are below {vocab_size}, the policy's number of ids"
     for name, value in sample.values.items():
-        if why := _why_not(name, (value,)):
+        if why := why_useless(name, (value,)):
             return why
     for name, stream in sample.streams.items():
         if field(name).level != "token" or field(name).dtype != "float32":
@@ -80,24 +80,13 @@ def why_unfit(sample: Sample, vocab_size: int) -> str:
         measured = trained
         if name == "teacher_logprobs" and (has_teacher := sample.streams.get("has_teacher")) is not None:
             measured = [index for index in trained if has_teacher[index]]
-        if why := _why_not(name, (stream[index] for index in measured)):
+        if why := why_useless(name, (stream[index] for index in measured)):
             return why
     return ""
 
 
-def why_no_logprobs(values: Iterable[Any]) -> str:
-    """Why these are not log-probs of sampled tokens; empty if they are."""
-    return _why_not("rollout_logprobs", values)
-
-
-def why_no_reward(value: Any) -> str:
-    """Why this is no reward; empty if it is one."""
-    return _why_not("reward", (value,))
-
-
-def _why_not(name: str, values: Iterable[Any]) -> str:
-    """The first of a field's values that nothing can be learned from."""
-    low, high = _bounds(name)
+def why_useless(name: str, values: Iterable[Any]) -> str:
+    """The first of a field's values that nothing can be learned from, and why; empty if there is none."""
     for value in values:
         try:
             number = float(value)
@@ -105,20 +94,12 @@ def _why_not(name: str, values: Iterable[Any]) -> str:
             return f"{name}: {type(value).__name__} is not a number"
         if not math.isfinite(number):
             return f"{name}: {number} is not finite"
-        if not low <= number <= high:
-            return f"{name}: {number:g} is {_where(name, low, high)}"
+        if name.endswith("_logprobs"):
+            if not SMALLEST_LOGPROB <= number <= _ROUNDING:
+                return f"{name}: {number:g} is no log-prob of a sampled token: those are in {SMALLEST_LOGPROB:g} … 0"
+        elif name == "temperature":
+            if not _COLDEST <= number <= _HOTTEST:
+                return f"{name}: {number:g} is outside {_COLDEST:g} … {_HOTTEST:g}"
+        elif abs(number) > LARGEST_REWARD:
+            return f"{name}: {number:g} is beyond ±{LARGEST_REWARD:g}"
     return ""
-
-
-def _bounds(name: str) -> tuple[float, float]:
-    if name.endswith("_logprobs"):
-        return SMALLEST_LOGPROB, _ROUNDING
-    if name == "temperature":
-        return _TEMPERATURES
-    return -LARGEST_REWARD, LARGEST_REWARD
-
-
-def _where(name: str, low: float, high: float) -> str:
-    if name.endswith("_logprobs"):
-        return f"no log-prob of a sampled token: those are in {low:g} … 0"
-    return f"outside {low:g} … {high:g}" if low > 0 else f"beyond ±{high:g}"
