@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from slime.data.outcomes import outcomes, spread
+from slime.data.outcomes import outcomes
 from slime.data.rows import flatten, rows
 from slime.errors import PluginError
 from slime.fields import register_field
@@ -83,7 +83,6 @@ def test_one_reward_of_a_trajectory_in_two_samples_is_one_outcome() -> None:
     batch = Batch((SampleGroup("g", (*parts, other)),))
     found = outcomes(batch)
     assert [outcome.tokens for outcome in found] == [((0, 1), (1, 1)), ((2, 1), (2, 2))]
-    assert spread([2.0, 3.0], found, batch) == [[0.0, 2.0], [0.0, 2.0], [0.0, 3.0, 3.0]]
 
 
 def test_samples_without_a_trajectory_are_each_their_own() -> None:

@@ -1,7 +1,7 @@
 """From a batch to advantages: what every trainable token is worth, and what a critic should have expected.
 
-    Batch ─ outcomes ─▶ a reward each ─ estimator ─▶ an advantage each ─ spread ─▶ a value a token
-                                                                 − KL in the reward, whitening ─▶ advantages, returns
+    Batch ─ outcomes ─▶ a reward each ─ estimator ─▶ an advantage each ─▶ a value a token
+                                                        − KL in the reward, whitening ─▶ advantages, returns
 
 The formulas are in `slime.algorithms`. Every rank is given the whole batch, so that what is taken over the batch is
 the same on all of them. Time passes from one turn of a session to the next, whichever samples and groups they are in:
@@ -11,8 +11,9 @@ the same on all of them. Time passes from one turn of a session to the next, whi
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -26,7 +27,7 @@ from slime.algorithms.groups import (
 from slime.algorithms.reductions import Reduction
 from slime.algorithms.returns import advantages_over_turns
 from slime.config.sections import LossConfig
-from slime.data.outcomes import Outcome, outcomes, spread
+from slime.data.outcomes import Outcome, outcomes
 from slime.data.sessions import goes_on_from
 from slime.types import Batch, Sample
 
@@ -47,37 +48,31 @@ def with_advantages(
         baseline: of plain REINFORCE; the batch's rewards become part of its past.
     """
     scored = outcomes(batch)
-    rewards = [outcome.reward for outcome in scored]
     estimates = _estimates(batch, scored, config, baseline)
-    kept = [0.0 if advantage is None else advantage for advantage in estimates]
-    advantages = spread(kept, scored, batch)
-    _subtract_kl(advantages, scored, batch, config)
-    values = spread(_values_before(batch, scored), scored, batch)
-    returns = [[a + v for a, v in zip(*of_sample, strict=True)] for of_sample in zip(advantages, values, strict=True)]
+    advantages, returns, rewards = ([[0.0] * len(sample.token_ids) for sample in batch.samples] for _ in range(3))
+    masks = [[int(bool(flag)) for flag in sample.streams["loss_mask"]] for sample in batch.samples]
+    for outcome, estimate, expected in zip(scored, estimates, _values_before(batch, scored), strict=True):
+        for (sample, position), kl in zip(outcome.tokens, _charged_kl(batch, outcome, config), strict=True):
+            advantages[sample][position] = (estimate or 0.0) - config.kl_coef * kl
+            returns[sample][position] = advantages[sample][position] + expected
+            rewards[sample][position] = outcome.reward
+            masks[sample][position] = int(estimate is not None)
     if config.normalize_advantages or config.advantage_estimator in _ALWAYS_WHITENED:
-        kept_outcomes = [o for o, advantage in zip(scored, estimates, strict=True) if advantage is not None]
-        _whiten(advantages, kept_outcomes, batch)
+        _whiten(advantages, [o for o, estimate in zip(scored, estimates, strict=True) if estimate is not None], batch)
     _charge_the_others(advantages, scored, batch, config)
-    dropped = spread([float(advantage is None) for advantage in estimates], scored, batch)
+    streams = (advantages, masks, rewards, returns)
     samples = [
         dataclasses.replace(
             sample,
             streams={
                 **sample.streams,
-                "advantages": advantage,
-                "loss_mask": tuple(
-                    int(bool(flag) and not gone) for flag, gone in zip(sample.streams["loss_mask"], out, strict=True)
-                ),
-                "rewards": reward,
-                "returns": expected,
+                **dict(zip(("advantages", "loss_mask", "rewards", "returns"), own, strict=True)),
             },
         )
-        for sample, advantage, reward, expected, out in zip(
-            batch.samples, advantages, spread(rewards, scored, batch), returns, dropped, strict=True
-        )
+        for sample, *own in zip(batch.samples, *streams, strict=True)
     ]
-    deviation = statistics.pstdev(rewards) if rewards else 0.0
-    return samples, {"reward/mean": statistics.fmean(rewards or [0.0]), "reward/std": deviation}
+    earned = [outcome.reward for outcome in scored] or [0.0]
+    return samples, {"reward/mean": statistics.fmean(earned), "reward/std": statistics.pstdev(earned)}
 
 
 def reduction_of(config: LossConfig) -> Reduction:
@@ -133,29 +128,23 @@ def _values_before(batch: Batch, scored: Sequence[Outcome]) -> list[float]:
 
 def _at(batch: Batch, name: str, outcome: Outcome) -> list[float]:
     """A stream at an outcome's tokens; zeros where a sample lacks it."""
-    streams: Mapping[int, Sequence[float] | None] = {
-        sample: batch.samples[sample].streams.get(name) for sample, _ in outcome.tokens
-    }
+    streams = {sample: batch.samples[sample].streams.get(name) for sample in {sample for sample, _ in outcome.tokens}}
     values = ((streams[sample], position) for sample, position in outcome.tokens)
     return [0.0 if stream is None else float(stream[position]) for stream, position in values]
 
 
-def _subtract_kl(
-    advantages: Sequence[list[float]], scored: Sequence[Outcome], batch: Batch, config: LossConfig
-) -> None:
-    """Charge each token its KL to the reference, in place.
+def _charged_kl(batch: Batch, outcome: Outcome, config: LossConfig) -> list[float]:
+    """The KL to the reference that each token of an outcome is charged.
 
     Over sessions the whole KL of a turn is in its reward already. What REINFORCE++ earns from a token on does not
     hold the KL of the turn's tokens before it, so those get it back.
     """
     if not config.kl_coef or config.advantage_estimator == "ppo":
-        return
-    for outcome in scored:
-        before = 0.0
-        for (sample, position), kl in zip(outcome.tokens, _at(batch, "reference_kl", outcome), strict=True):
-            charged = -before if config.advantage_estimator == "reinforce_plus_plus" else kl
-            advantages[sample][position] -= config.kl_coef * charged
-            before += kl
+        return [0.0] * len(outcome.tokens)
+    kl = _at(batch, "reference_kl", outcome)
+    if config.advantage_estimator == "reinforce_plus_plus":
+        return [-before for before in itertools.accumulate(kl[:-1], initial=0.0)]
+    return kl
 
 
 def _charge_the_others(

@@ -8,7 +8,8 @@ sample, and a trajectory that had to be cut into three samples has one.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import dataclasses
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from slime.types import Batch, Sample
@@ -45,30 +46,19 @@ def outcomes(batch: Batch) -> list[Outcome]:
 
     Tokens of a turn that nobody scored (`has_reward` 0) belong to no outcome.
     """
-    about: dict[Hashable, list[tuple[int, int]]] = {}
-    facts: dict[Hashable, tuple[float, str, str, str, int, float, str, tuple[str, ...] | None]] = {}
-    index = 0
-    for group in batch.groups:
-        for sample in group.samples:
-            member_id = sample.trajectory_id or f"sample {index}"
-            for position, reward, turn in _rewarded_tokens(sample):
-                # Samples without turns are parts of one trajectory when they share its reward.
-                key = (group.group_id, member_id, reward) if turn is None else (index, turn)
-                whole = float(sample.values.get("outcome", 0.0))
-                which = (group.group_id, member_id, sample.source, turn or 0, whole)
-                facts.setdefault(key, (reward, *which, *_turn(sample, turn)))
-                about.setdefault(key, []).append((index, position))
-            index += 1
-    return [Outcome(*facts[key], tokens=tuple(tokens)) for key, tokens in about.items()]
-
-
-def spread(values: Sequence[float], over: Sequence[Outcome], batch: Batch) -> list[list[float]]:
-    """Give each outcome's value to its tokens: one stream a sample, of its length, 0 where nothing trains."""
-    streams = [[0.0] * len(sample.token_ids) for sample in batch.samples]
-    for value, outcome in zip(values, over, strict=True):
-        for sample, position in outcome.tokens:
-            streams[sample][position] = value
-    return streams
+    tokens: dict[Hashable, list[tuple[int, int]]] = {}
+    found: dict[Hashable, Outcome] = {}
+    members = [(group.group_id, sample) for group in batch.groups for sample in group.samples]
+    for index, (group_id, sample) in enumerate(members):
+        member_id, whole = sample.trajectory_id or f"sample {index}", float(sample.values.get("outcome", 0.0))
+        for position, reward, turn in _rewarded_tokens(sample):
+            # Samples without turns are parts of one trajectory when they share its reward.
+            key = (group_id, member_id, reward) if turn is None else (index, turn)
+            if key not in found:
+                which = (group_id, member_id, sample.source, turn or 0, whole)
+                found[key] = Outcome(reward, *which, *_turn(sample, turn), tokens=())
+            tokens.setdefault(key, []).append((index, position))
+    return [dataclasses.replace(found[key], tokens=tuple(places)) for key, places in tokens.items()]
 
 
 def _turn(sample: Sample, index: int | None) -> tuple[str, tuple[str, ...] | None]:

@@ -31,15 +31,14 @@ def goes_on_from(scored: Sequence[Outcome]) -> list[int | None]:
     before: list[int | None] = [None] * len(scored)
     for session in sessions.values():
         by_turn = {scored[index].turn_id: index for index in session if scored[index].turn_id}
-        for index in session:
-            ancestors = scored[index].ancestors or ()
-            before[index] = next((by_turn[turn_id] for turn_id in ancestors if turn_id in by_turn), None)
-    before = _without_circles(before)
-    for session in sessions.values():
-        for position, index in enumerate(session):
-            if scored[index].ancestors is None:  # the newest before it in the batch, unless that goes on from it
-                earlier = reversed(session[:position])
-                before[index] = next((i for i in earlier if not _leads_to(before, i, index)), None)
+        for index in sorted(session, key=lambda index: scored[index].ancestors is None):
+            ancestors = scored[index].ancestors
+            if ancestors is None:  # the newest before it in the batch
+                earlier = [i for i in reversed(session) if i < index]
+            else:
+                earlier = [by_turn[turn_id] for turn_id in ancestors if turn_id in by_turn]
+            # Never one that goes on from it: what turns say of each other may lead round in a circle.
+            before[index] = next((i for i in earlier if not _leads_to(before, i, index)), None)
     return before
 
 
@@ -78,19 +77,3 @@ def _leads_to(before: Sequence[int | None], start: int, end: int) -> bool:
     while at is not None and at != end:
         at = before[at]
     return at is not None
-
-
-def _without_circles(before: Sequence[int | None]) -> list[int | None]:
-    """The same, where what turns say of each other would lead round in a circle cut open."""
-    cut = list(before)
-    seen: set[int] = set()
-    for index in range(len(cut)):
-        path: set[int] = set()
-        at: int | None = index
-        while at is not None and at not in seen and at not in path:
-            path.add(at)
-            at = cut[at]
-        if at is not None and at in path:
-            cut[at] = None
-        seen |= path
-    return cut
