@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,7 @@ from slime.types import Message
 
 SUFFIXES = (".json", ".jsonl")
 _SESSION_KEYS = ("session_id", "turns", "messages", "tools", "source", "metadata")
-_TURN_KEYS = (
-    *("type", "prompt", "response", "next_state", "trainable", "goes_on", "tools"),
-    *("record", "metadata"),
-)
+_TURN_KEYS = ("type", "prompt", "response", "next_state", "trainable", "goes_on", "tools", "record", "metadata")
 _TYPES = {"main": True, "main_line": True, "side": False}
 _BETWEEN_VALUES = re.compile(r"[\s,]*")
 
@@ -51,7 +48,7 @@ class RecordedTurn:
 
     Attributes:
         next_state: the messages that followed; None where the conversation ends.
-        record: everything else that was known of it when it was exported; see `rollout.transfer`.
+        record: everything else that was known of it when it was exported; see `tools.transfer`.
     """
 
     messages: tuple[Message, ...]
@@ -113,31 +110,30 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
 
 def _objects(file: Path) -> Iterator[tuple[int, Any]]:
     """Each JSON object of a file with the line it begins on."""
-    if file.suffix == ".jsonl":
-        with file.open(encoding="utf-8") as lines:
-            try:
-                for number, text in enumerate(lines, 1):
-                    if text.strip():
-                        yield number, _parsed(text, f"{file}:{number}")
-            except UnicodeDecodeError as error:
-                raise ConfigError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from None
-        return
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as text:
+            yield from _of_lines(text, file) if file.suffix == ".jsonl" else _of_whole(text.read(), file)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _of_lines(lines: Iterable[str], file: Path) -> Iterator[tuple[int, Any]]:
+    for number, text in enumerate(lines, 1):
+        if text.strip():
+            yield number, _parsed(text, f"{file}:{number}")
+
+
+def _of_whole(text: str, file: Path) -> Iterator[tuple[int, Any]]:
     whole = _parsed(text, str(file))
     start = _gap(text, 0)
-    line = 1 + text.count("\n", 0, start)
     if not isinstance(whole, list):
-        yield line, whole
+        yield 1 + text.count("\n", 0, start), whole
         return
-    decoder, end = json.JSONDecoder(), start + 1
+    decoder, line, counted, end = json.JSONDecoder(), 1, 0, start + 1
     for _ in whole:  # it is sound; now its entries once more, each with its line
-        begin = _gap(text, end)
-        line += text.count("\n", start, begin)
-        start = begin
-        value, end = decoder.raw_decode(text, begin)
+        start = _gap(text, end)
+        line, counted = line + text.count("\n", counted, start), start
+        value, end = decoder.raw_decode(text, start)
         yield line, value
 
 
@@ -220,20 +216,18 @@ def _from_turns(values: Sequence[Any], tools: tuple[dict[str, Any], ...], place:
 
 def _request(turn: Mapping[str, Any], context: tuple[Message, ...], where: str) -> tuple[Message, ...]:
     prompt = turn.get("prompt")
-    if isinstance(prompt, str):
-        return (*context, {"role": "user", "content": prompt})
-    if isinstance(prompt, list) and prompt:
-        messages = tuple(_message(message, f"{where}: prompt") for message in prompt)
-        return (*context, *messages) if _switch(turn, "goes_on", False, where) else messages
-    raise ConfigError(f'{where}: "prompt" must be a text or a list of messages')
+    if not isinstance(prompt, str | list) or prompt == []:
+        raise ConfigError(f'{where}: "prompt" must be a text or a list of messages')
+    goes_on = isinstance(prompt, str) or _switch(turn, "goes_on", False, where)
+    return (*(context if goes_on else ()), *_messages(prompt, f"{where}: prompt"))
 
 
 def _reply(turn: Mapping[str, Any], where: str) -> Message:
     response = turn.get("response")
     if isinstance(response, str):
-        return {"role": "assistant", "content": response}
+        response = {"content": response}
     if isinstance(response, dict):
-        reply = _message({"role": "assistant", **response}, f"{where}: response")
+        [reply] = _messages({"role": "assistant", **response}, f"{where}: response")
         if reply["role"] == "assistant":
             return reply
     raise ConfigError(f'{where}: "response" must be a text or an assistant message')
@@ -241,12 +235,14 @@ def _reply(turn: Mapping[str, Any], where: str) -> Message:
 
 def _next_state(turn: Mapping[str, Any], where: str) -> tuple[Message, ...] | None:
     said = turn.get("next_state")
-    if said is None or said == "" or said == []:
-        return None
+    return None if said is None or said in ("", []) else _messages(said, f"{where}: next_state")
+
+
+def _messages(said: Any, place: str) -> tuple[Message, ...]:
+    """A text of the user's, a message or a list of messages."""
     if isinstance(said, str):
-        return ({"role": "user", "content": said},)
-    messages = said if isinstance(said, list) else [said]
-    return tuple(_message(message, f"{where}: next_state") for message in messages)
+        said = {"role": "user", "content": said}
+    return tuple(_message(message, place) for message in (said if isinstance(said, list) else [said]))
 
 
 def _switch(turn: Mapping[str, Any], key: str, default: bool, where: str) -> bool:

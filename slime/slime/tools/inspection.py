@@ -17,7 +17,7 @@ import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,11 @@ from slime.rollout.hindsight import hint_source
 from slime.store import Store
 from slime.types import Sample, SampleGroup, Turn, TurnState
 
+Inspected = tuple[Mapping[str, SampleGroup], Mapping[str, str]]
+
 _OWNER = "inspection"
 _PATIENCE_S = 120.0
 """How long a rollout may go without deciding about a turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inspected:
-    """What a rollout made of some turns: samples by the turn they came from, and why the others gave none."""
-
-    samples: Mapping[str, SampleGroup]
-    excluded: Mapping[str, str]
 
 
 def main(rollout: Callable[..., Any], prog: str, arguments: Sequence[str] | None = None) -> int:
@@ -65,17 +59,17 @@ def main(rollout: Callable[..., Any], prog: str, arguments: Sequence[str] | None
     try:
         config = load_config(flags, prog=prog)
         output_dir = output_path("--output-dir", options.output_dir, config.output, os.environ)
-        found = asyncio.run(inspect_rollout(rollout, config, options.num_samples))
+        samples, excluded = asyncio.run(inspect_rollout(rollout, config, options.num_samples))
     except OpenClawError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     make_private_dir(output_dir)
-    for number, (turn_id, group) in enumerate(found.samples.items(), 1):
+    for number, (turn_id, group) in enumerate(samples.items(), 1):
         shown = as_json(turn_id, group.samples[0])
         path = output_dir / f"sample-{number:04d}.json"
         write_private(path, json.dumps(shown, ensure_ascii=False, indent=1) + "\n")
         print(f"{path}  turn={turn_id} reward={shown['reward']:g} trained={shown['trained']} taught={shown['taught']}")
-    for turn_id, reason in found.excluded.items():
+    for turn_id, reason in excluded.items():
         print(f"no sample   turn={turn_id} {reason}")
     return 0
 
@@ -96,6 +90,9 @@ def as_json(turn_id: str, sample: Sample) -> dict[str, Any]:
 
 async def inspect_rollout(rollout: Callable[..., Any], config: Config, num_samples: int) -> Inspected:
     """Have a rollout make up to `num_samples` samples of stored turns, judged by the rules.
+
+    Returns:
+        The samples by the turn they came from, and by turn why the others gave none.
 
     Raises:
         ConfigError: there is no store where `--rl-buffer-dir` says, or no turn in it that somebody answered.
@@ -142,7 +139,7 @@ async def _collect(samples: AsyncIterator[SampleGroup], store: Store, num_turns:
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)
     turns = [turn async for _, session in store.sessions() for turn in session]
-    return Inspected(found, {turn.turn_id: turn.reason for turn in turns if turn.state is TurnState.EXCLUDED})
+    return found, {turn.turn_id: turn.reason for turn in turns if turn.state is TurnState.EXCLUDED}
 
 
 class _NoTeacher(Teacher):
