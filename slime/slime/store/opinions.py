@@ -148,7 +148,7 @@ def read_judgements(connection: Connection, turn_id: str) -> list[Judgement]:
             "SELECT prompt_id, body, crc FROM judgements WHERE seq = ? ORDER BY judgement_id",
             (connection.need(turn_id).seq,),
         ):
-            prompt_hash, prompt = reader.content(prompt_id)
+            [prompt_hash], [prompt] = reader.contents((prompt_id,))
             records.verify(crc, (prompt_hash, body))
             found.append(records.decode_judgement(body, prompt))
     return found

@@ -99,27 +99,44 @@ class TurnReader:
         base = self._base(row["base_seq"])
         prompt = base.prompt(row["prompt_shared"], row["prompt_tail"])
         numbers = records.unsplice(row["messages"], base.contents)
-        next_ids = None if row["next_ids"] is None else records.unpack_ids(row["next_ids"])
-        self.messages((*numbers, row["reply_id"], row["tools_id"], *(next_ids or ())))
-        self._check(row, prompt, numbers)
+        hashes, values = self.contents((*numbers, row["tools_id"], row["reply_id"]))
+        *messages, tools, reply = values
+        who = records.identity(row["turn_id"], row["session_id"], row["parent_id"], row["kind"], row["created_at"])
+        records.verify(row["crc"], (*who, *hashes, prompt, row["token_ids"], row["logprobs"], row["body"]))
         self._trunks[row["seq"]] = Trunk(row["seq"], prompt + row["token_ids"], (*numbers, row["reply_id"]))
-
         state = TurnState(row["state"])
         reason = {} if state is TurnState.ABORTED else {"reason": row["reason"]}
         return records.turn_from(
             records.decode_json(row["body"]),
             token_ids=records.unpack_ids(row["token_ids"]),
             logprobs=records.unpack_floats(row["logprobs"]),
-            reply=self._contents[row["reply_id"]][1],
+            reply=reply,
             **{name: row[name] for name in ("turn_id", "session_id", "parent_id", "created_at")},
             kind=TurnKind(row["kind"]),
             state=state,
-            messages=self.messages(numbers),
+            messages=tuple(messages),
             prompt_ids=records.unpack_ids(prompt),
-            tools=tuple(self._contents[row["tools_id"]][1]),
-            next_state=None if next_ids is None else self.messages(next_ids),
+            tools=tuple(tools),
+            next_state=None if row["next_ids"] is None else self.next_state(row["next_ids"], row["next_crc"]),
             **reason,
         )
+
+    def next_state(self, packed: bytes, crc: int) -> tuple[Message, ...]:
+        """The messages that followed a turn, from their content numbers."""
+        records.verify(crc, (packed,))
+        return self.contents(records.unpack_ids(packed))[1]
+
+    def contents(self, numbers: Sequence[int]) -> tuple[tuple[bytes, ...], tuple[Any, ...]]:
+        """Hashes and values of these contents; a body that its hash does not name counts as missing."""
+        unknown = [number for number in numbers if number not in self._contents]
+        query = "SELECT content_id, hash, body FROM contents WHERE content_id IN (SELECT value FROM json_each(?))"
+        for number, name, body in self._connection.execute(query, (json.dumps(unknown),)) if unknown else ():
+            if records.content_hash(body) == name:
+                self._contents[number] = (name, records.decode_json(body))
+        if not self._contents.keys() >= set(numbers):
+            raise CorruptRecord("a message is missing or does not match its hash")
+        found = [self._contents[number] for number in numbers]
+        return tuple(name for name, _ in found), tuple(value for _, value in found)
 
     def _base(self, base_seq: int | None) -> Trunk:
         if base_seq is None:
@@ -127,38 +144,6 @@ class TurnReader:
         if base_seq not in self._trunks:
             self._trunks[base_seq] = load_trunk(self._connection, base_seq)
         return self._trunks[base_seq]
-
-    def _fetch_contents(self, numbers: set[int]) -> None:
-        """Read those contents that are not at hand; a body that its hash does not name counts as missing."""
-        missing = [number for number in numbers if number not in self._contents]
-        if not missing:
-            return
-        rows = self._connection.execute(
-            "SELECT content_id, hash, body FROM contents WHERE content_id IN (SELECT value FROM json_each(?))",
-            (json.dumps(missing),),
-        )
-        for content_id, content_hash, body in rows:
-            if records.content_hash(body) == content_hash:
-                self._contents[content_id] = (content_hash, records.decode_json(body))
-
-    def content(self, number: int) -> tuple[bytes, Any]:
-        """A content with its hash."""
-        self.messages((number,))
-        return self._contents[number]
-
-    def messages(self, numbers: Sequence[int]) -> tuple[Message, ...]:
-        """The messages with these content numbers."""
-        self._fetch_contents(set(numbers))
-        if not self._contents.keys() >= set(numbers):
-            raise CorruptRecord("a message is missing or does not match its hash")
-        return tuple(self._contents[number][1] for number in numbers)
-
-    def _check(self, row: sqlite3.Row, prompt: bytes, numbers: Sequence[int]) -> None:
-        names = [self._contents[number][0] for number in (*numbers, row["tools_id"], row["reply_id"])]
-        who = records.identity(row["turn_id"], row["session_id"], row["parent_id"], row["kind"], row["created_at"])
-        records.verify(row["crc"], (*who, *names, prompt, row["token_ids"], row["logprobs"], row["body"]))
-        if row["next_ids"] is not None:
-            records.verify(row["next_crc"], (row["next_ids"],))
 
 
 def read_turn(connection: Connection, turn_id: str) -> Turn | None:
@@ -216,8 +201,7 @@ def read_next_states(connection: Connection, turn_id: str) -> list[tuple[str | N
             "SELECT from_turn, content_ids, crc FROM next_states WHERE seq = ? ORDER BY next_state_id",
             (connection.need(turn_id).seq,),
         ):
-            records.verify(crc, (packed,))
-            found.append((from_turn, reader.messages(records.unpack_ids(packed))))
+            found.append((from_turn, reader.next_state(packed, crc)))
     return found
 
 
