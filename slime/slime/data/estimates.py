@@ -60,19 +60,15 @@ def with_advantages(
     if config.normalize_advantages or config.advantage_estimator in _ALWAYS_WHITENED:
         _whiten(advantages, [o for o, estimate in zip(scored, estimates, strict=True) if estimate is not None], batch)
     _charge_the_others(advantages, scored, batch, config)
-    streams = (advantages, masks, rewards, returns)
     samples = [
         dataclasses.replace(
             sample,
-            streams={
-                **sample.streams,
-                **dict(zip(("advantages", "loss_mask", "rewards", "returns"), own, strict=True)),
-            },
+            streams={**sample.streams, "advantages": a, "loss_mask": mask, "rewards": earned, "returns": r},
         )
-        for sample, *own in zip(batch.samples, *streams, strict=True)
+        for sample, a, mask, earned, r in zip(batch.samples, advantages, masks, rewards, returns, strict=True)
     ]
-    earned = [outcome.reward for outcome in scored] or [0.0]
-    return samples, {"reward/mean": statistics.fmean(earned), "reward/std": statistics.pstdev(earned)}
+    scores = [outcome.reward for outcome in scored] or [0.0]
+    return samples, {"reward/mean": statistics.fmean(scores), "reward/std": statistics.pstdev(scores)}
 
 
 def reduction_of(config: LossConfig) -> Reduction:
