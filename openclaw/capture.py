@@ -19,8 +19,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from slime.chat.sized_cache import SizedCache
 from slime.errors import CaptureIsOff, StoreError, UnknownTurn
+from slime.sized_cache import SizedCache
 from slime.store import Store
 from slime.types import Completion, Feedback, Message, SamplingParams, Turn, TurnKind, TurnState
 

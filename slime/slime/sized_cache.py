@@ -1,4 +1,4 @@
-"""A cache that is bounded by the characters it holds, safe to use from several threads."""
+"""A least-recently-used cache, bounded by the size of what it holds, safe to use from several threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class SizedCache(Generic[K, V]):
-    """Forgets what was not used for longest once its entries weigh more than `max_size` together.
+    """Evicts what was not used for longest once its entries weigh more than `max_size` together.
 
     >>> cache = SizedCache[str, int](max_size=10)
     >>> cache.put("a", 1, size=6), cache.put("b", 2, size=6), cache.get("a"), cache.get("b")

@@ -12,7 +12,7 @@ from sources import Source, sources
 
 LAYERS: list[set[str]] = [
     {"slime.types", "slime.errors"},
-    {"slime.private_files", "slime.messages"},
+    {"slime.private_files", "slime.messages", "slime.sized_cache"},
     {"slime.algorithms", "slime.monitor", "slime.status"},
     {"slime.fields", "slime.protocols", "slime.progress", "slime.config"},
     {"slime.store", "slime.data", "slime.chat", "slime.plugins", "slime.weights"},

@@ -30,10 +30,10 @@ import jinja2
 
 from slime.chat import nesting
 from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
-from slime.chat.sized_cache import SizedCache
 from slime.chat.tokenizer_files import ChatTokenizer, compile_template, read_tokenizer
 from slime.errors import ConfigError, PromptTooLong, RenderError
 from slime.messages import parts_of
+from slime.sized_cache import SizedCache
 from slime.types import Message, Turn
 
 _MARK = "\ufdd0"

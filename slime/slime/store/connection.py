@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slime.errors import StoreError
-from slime.store.trunks import TrunkCache
+from slime.sized_cache import SizedCache
+from slime.store.trunks import Trunk
 from slime.types import TurnKind
 
 Clock = Callable[[], float]
 
 WAL_PAGES = 4000
 """Pages of write-ahead log (16 MiB) after which a commit also moves them into the database file."""
+
+
+MAX_TRUNK_BYTES = 64 << 20
+"""Of the trunks that a writer remembers."""
 
 
 class Standing(NamedTuple):
@@ -63,8 +68,7 @@ class Connection(sqlite3.Connection):
             cached_statements=64,
         )
         self.clock = clock
-        self.trunks = TrunkCache()
-        self.contents: dict[bytes, int] = {}
+        self.forget()
         # Damaged text must reach the checksum, which knows whose it is, instead of failing in the driver.
         self.text_factory = lambda text: text.decode("utf-8", "replace")
         self.execute("PRAGMA synchronous = FULL")
@@ -74,9 +78,9 @@ class Connection(sqlite3.Connection):
             self.execute("PRAGMA query_only = ON")
 
     def forget(self) -> None:
-        """Something was rolled back: what is remembered may be of rows that do not exist."""
-        self.trunks.clear()
-        self.contents.clear()
+        """Start to remember anew: where something was rolled back, it may be of rows that do not exist."""
+        self.trunks: SizedCache[str, Trunk] = SizedCache(MAX_TRUNK_BYTES)
+        self.contents: dict[bytes, int] = {}
 
     def one(self, query: str, values: Sequence[Any] = ()) -> Any:
         """The first row; None if there is none."""

@@ -15,6 +15,7 @@ import fcntl
 import os
 import sqlite3
 from pathlib import Path
+from typing import BinaryIO
 
 from slime.errors import ConfigError
 
@@ -180,7 +181,7 @@ def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
     if version != SCHEMA_VERSION:
         raise ConfigError(
             f"{path} has store schema {version}, this program reads {SCHEMA_VERSION}; "
-            "use the program that wrote it, or choose another rl_buffer_dir"
+            "use the program that wrote it, or choose another --rl-buffer-dir"
         )
 
 
@@ -199,32 +200,28 @@ def is_store(location: str | Path) -> bool:
     return locate(location).is_file()
 
 
-class ServerLock:
+def lock_appends(database: Path) -> BinaryIO:
     """One appending server per store: an advisory lock on a file beside it, which the kernel drops with its holder.
 
-    Held from construction until `release` or the end of the process, however that comes.
+    Held until the file that is returned is closed, or the process ends, however that comes.
 
     Raises:
         ConfigError: another process holds it, or the directory cannot be written.
     """
-
-    def __init__(self, database: Path) -> None:
-        path = database.with_name(database.name + ".lock")
-        try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be opened: {error.strerror}; choose another rl_buffer_dir") from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._fd)
-            raise ConfigError(
-                f"another server (process {holder}) stores its turns in {database.parent}; "
-                "stop it, choose another rl_buffer_dir, or open the store with appends=False"
-            ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode("ascii"), 0)
-
-    def release(self) -> None:
-        os.close(self._fd)
+    path = database.with_name(database.name + ".lock")
+    try:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be opened: {error.strerror}; choose another --rl-buffer-dir") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        with file:
+            holder = file.read(20).decode("ascii", "replace").strip() or "unknown"
+        raise ConfigError(
+            f"another server (process {holder}) stores its turns in {database.parent}; "
+            "stop it, or choose another --rl-buffer-dir"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()).encode("ascii"))
+    return file

@@ -18,6 +18,7 @@ connection of their own and never wait for writes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import time
@@ -32,7 +33,7 @@ from slime.private_files import check_private_dir, make_private_dir
 from slime.store import leases, notes, opinions, reads, writes
 from slime.store.connection import Clock, Connection
 from slime.store.leases import Claim
-from slime.store.schema import ServerLock, is_store, locate, prepare
+from slime.store.schema import is_store, locate, lock_appends, prepare
 from slime.store.writer import Writer
 from slime.types import Message, Turn
 
@@ -77,7 +78,7 @@ class Store:
     Most methods are functions of `writes`, `leases`, `opinions`, `reads` and `notes`, which say what they do.
     """
 
-    def __init__(self, path: Path, lock: ServerLock | None, clock: Clock) -> None:
+    def __init__(self, path: Path, lock: contextlib.ExitStack | None, clock: Clock) -> None:
         self.path = path
         self._lock = lock
         self._writer = Writer(path, clock)
@@ -99,18 +100,14 @@ class Store:
         path = locate(location)
         try:
             make_private_dir(path.parent)
-            if appends:
-                check_private_dir(path.parent, "--rl-buffer-dir")
-            lock = ServerLock(path) if appends else None
-            try:
+            with contextlib.ExitStack() as undo:
+                if appends:
+                    check_private_dir(path.parent, "--rl-buffer-dir")
+                    undo.enter_context(lock_appends(path))
                 prepare(path)
-            except BaseException:
-                if lock is not None:
-                    lock.release()
-                raise
+                return cls(path, undo.pop_all() if appends else None, clock)
         except OSError as error:
-            raise ConfigError(f"{path} cannot be opened: {error.strerror}; choose another rl_buffer_dir") from error
-        return cls(path, lock, clock)
+            raise ConfigError(f"{path} cannot be opened: {error.strerror}; choose another --rl-buffer-dir") from error
 
     @classmethod
     def open_existing(cls, location: str | Path) -> Store:
@@ -131,8 +128,7 @@ class Store:
         self._reader.submit(self._end_looks)
         await asyncio.to_thread(self._reader.shutdown)
         if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+            self._lock.close()
 
     # What enters.
 

@@ -1,14 +1,13 @@
 """Prefix sharing between turns: the fed and sampled ids and the message numbers that a new turn can reuse.
 
 A record is a small difference to its base, the base one to its own, and so on to a root. `load_trunk` walks
-that chain in one query; `TrunkCache` keeps the trunks of conversations that are going on, so that an append
+that chain in one query; a writer's connection keeps the trunks of conversations that are going on, so that an append
 normally reads nothing.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from slime.store.records import ID_BYTES, unsplice
@@ -41,6 +40,11 @@ class Trunk:
         """The packed prompt of a turn on this trunk."""
         return self.fed[: shared * ID_BYTES] + tail
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory."""
+        return 200 + len(self.fed) + 8 * len(self.contents)
+
 
 NO_TRUNK = Trunk(0, b"", ())
 """The base of a turn that has none."""
@@ -53,33 +57,3 @@ def load_trunk(connection: sqlite3.Connection, seq: int) -> Trunk:
         contents = (*unsplice(messages, trunk.contents), reply_id)
         trunk = Trunk(link_seq, trunk.prompt(shared, tail) + token_ids, contents)
     return trunk
-
-
-class TrunkCache:
-    """The most recently used trunks, by turn id, up to `max_bytes` of them."""
-
-    def __init__(self, max_bytes: int = 64 << 20) -> None:
-        self._trunks: OrderedDict[str, Trunk] = OrderedDict()
-        self._bytes = 0
-        self._max_bytes = max_bytes
-
-    def get(self, turn_id: str) -> Trunk | None:
-        trunk = self._trunks.get(turn_id)
-        if trunk is not None:
-            self._trunks.move_to_end(turn_id)
-        return trunk
-
-    def put(self, turn_id: str, trunk: Trunk) -> None:
-        self._trunks[turn_id] = trunk
-        self._bytes += _size(trunk)
-        while self._bytes > self._max_bytes and len(self._trunks) > 1:
-            _, dropped = self._trunks.popitem(last=False)
-            self._bytes -= _size(dropped)
-
-    def clear(self) -> None:
-        self._trunks.clear()
-        self._bytes = 0
-
-
-def _size(trunk: Trunk) -> int:
-    return 200 + len(trunk.fed) + 8 * len(trunk.contents)

@@ -59,7 +59,8 @@ def append(
         ),
     )
     put_keys(connection, seq, keys)
-    connection.trunks.put(turn.turn_id, Trunk(seq, prompt + token_ids, (*messages, reply_id)))
+    trunk = Trunk(seq, prompt + token_ids, (*messages, reply_id))
+    connection.trunks.put(turn.turn_id, trunk, trunk.size)
     if turn.next_state is not None:
         _add_next_state(connection, seq, None, turn.next_state)
     if next_state_of is not None:
@@ -192,7 +193,7 @@ def _find_base(connection: Connection, turn: Turn) -> Trunk:
         trunk = connection.trunks.get(turn_id)
         if trunk is None and (stored := connection.find(turn_id)) is not None:
             trunk = load_trunk(connection, stored.seq)
-            connection.trunks.put(turn_id, trunk)
+            connection.trunks.put(turn_id, trunk, trunk.size)
         if trunk is not None:
             return trunk
     return NO_TRUNK
