@@ -99,7 +99,7 @@ def test_turns_of_a_reply_to_a_prompt_are_a_session_and_its_siblings_are_not() -
         )
 
     replies = [reply(0, (1.0, 2.0)), reply(1, (-1.0, 4.0))]
-    group = to_group(replies, group_id="g", temperature=1.0, version=0, advantages={})
+    group = to_group(replies, group_id="g", temperature=1.0, version=0)
     assert group is not None
     samples, _ = with_advantages(Batch((group,)), LossConfig(**PPO), MovingBaseline(0.9))
     assert [sample.streams["advantages"][1::3] for sample in samples] == [[1.5, 2.0], [0.0, 4.0]]

@@ -35,7 +35,7 @@ def sample(**changes: object) -> Sample:
 def test_a_sample_that_nothing_can_be_learned_from_is_left_out_of_its_group(changes: dict, reason: str) -> None:
     bad = sample(**changes)
     assert why_not_trained(bad).startswith(reason)
-    made = to_group([sample(), bad, sample(reward=0.0)], group_id="g", temperature=1.0, version=0, advantages={})
+    made = to_group([sample(), bad, sample(reward=0.0)], group_id="g", temperature=1.0, version=0)
     assert made is not None
     assert [s.values["reward"] for s in made.samples] == [1.0, 0.0]
 

@@ -83,7 +83,7 @@ async def test_rewards_of_zero_and_one_teach_as_much_in_conversations_as_on_prom
     for number, reward in enumerate([0.0, 1.0] * 3):
         sample = Sample(tokens=[1, 2, 3, 4, 5 + number], response_length=2, rollout_log_probs=[-4.1, -4.2])
         sample.reward, sample.status, sample.metadata = reward, Sample.Status.COMPLETED, {"source": "ada"}
-        made = to_group([sample], group_id=f"g{number}", temperature=1.0, version=0, advantages={})
+        made = to_group([sample], group_id=f"g{number}", temperature=1.0, version=0)
         assert made is not None
         prompts.append(made)
     assert advantages(groups) == advantages(prompts)

@@ -11,7 +11,7 @@ nothing is filled in for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from slime.compat.sample import Group, Sample, flatten
@@ -44,14 +44,11 @@ def why_not_trained(sample: Sample) -> str:
     return why_useless("reward", (sample.reward,)) or why_useless("rollout_logprobs", _trained_logprobs(sample))
 
 
-def to_group(
-    group: Group, *, group_id: str, temperature: float, version: int, advantages: Mapping[int, float]
-) -> SampleGroup | None:
+def to_group(group: Group, *, group_id: str, temperature: float, version: int) -> SampleGroup | None:
     """A group of samples to train, or None where none of them can be.
 
     Args:
         version: the policy version when the group was begun, for tokens whose own is not known.
-        advantages: by `id(sample)`, those that a reward post-process made; the others are the trainer's to make.
     """
     samples = tuple(
         to_train_sample(
@@ -59,7 +56,6 @@ def to_group(
             trajectory_id=f"{group_id}-{number if sample.rollout_id is None else sample.rollout_id}",
             temperature=temperature,
             version=version,
-            advantage=advantages.get(id(sample)),
         )
         for number, entry in enumerate(group)
         for sample in flatten([entry])
@@ -68,9 +64,7 @@ def to_group(
     return SampleGroup(group_id, samples) if samples else None
 
 
-def to_train_sample(
-    sample: Sample, *, trajectory_id: str, temperature: float, version: int, advantage: float | None = None
-) -> TrainSample:
+def to_train_sample(sample: Sample, *, trajectory_id: str, temperature: float, version: int) -> TrainSample:
     """One sample as the trainer takes it.
 
     Raises:
@@ -90,8 +84,6 @@ def to_train_sample(
     }
     if sample.teacher_log_probs is not None:
         streams |= {"teacher_logprobs": sample.teacher_log_probs, "has_teacher": [1] * length}
-    if advantage is not None:
-        streams["advantages"] = [advantage] * length
     for name, value in (sample.train_metadata or {}).items():
         if name not in {declared.name for declared in fields()}:
             raise PluginError(f"train_metadata has {name!r}, which is no field: declare it with register_field")

@@ -12,6 +12,7 @@ folder instead. While a file is loaded its folder is importable; two folders may
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import importlib
@@ -27,7 +28,6 @@ from types import ModuleType
 from typing import Any
 
 from slime.errors import PluginError, nearest
-from slime.plugins.published_files import answer_to
 
 _FILE_PATH = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?")
 _MODULE_PATH = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*)(?::(?P<name>\w+))?")
@@ -49,7 +49,7 @@ def load_object(
     where = f"{flag} {path}".strip()
     if match := _FILE_PATH.fullmatch(path):
         wanted = [match["name"]] if match["name"] else list(default_names)
-        if answer := answer_to(Path(match["file"]), wanted):
+        if answer := _answer_to(Path(match["file"]), wanted):
             raise PluginError(f"{where}: {answer}")
     module, name = _module_and_name(path, where)
     for key, value in (provided or {}).items():
@@ -179,3 +179,48 @@ def describe(function: Any) -> str:
     target = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     file = inspect.getsourcefile(target) or "?"
     return f"{Path(file).name}:{target.__qualname__}"
+
+
+_LOOP = (
+    "agent loops of this style are --custom-generate-function-path, with --prompt-data: write "
+    "async def generate(args, sample, sampling_params)"
+)
+
+_ANSWERS = {
+    "collect_opd_trajectory": f"{_LOOP}; hints and teachers are openclaw-opd's own, on conversations",
+    "terminal_rollout": f"{_LOOP}; terminal environments are not built yet",
+    "gui_rollout": f"{_LOOP}; screens and vision models are not built yet",
+    "train_toolcall_agent": f"{_LOOP}; tool environments are not built yet, and slime/train.py trains",
+    "SessionAwareProcessor": (
+        "turns are kept by session and trained as one trajectory in any case; the class, for looking at rollouts, is "
+        "openclaw_combine.session_processor.SessionAwareProcessor"
+    ),
+    "setup_lora_model": (
+        "an adapter is set up by flags: --use-lora --lora-rank 16 --lora-alpha 32 --lora-dropout 0.1 "
+        "--lora-target-modules q_proj,k_proj,v_proj,o_proj"
+    ),
+    "setup_wandb_logging": "Weights & Biases is set up by flags: --use-wandb, with WANDB_MODE=online",
+}
+"""What a published file defines → what does its job here."""
+
+
+def _answer_to(file: Path, wanted: list[str]) -> str:
+    """What to do instead of naming a file of the published pages; empty where it may be a plug-in.
+
+    The file is read and not run: such sketches import what is not there and call what they do not define.
+
+    Args:
+        wanted: the names that the hook would take.
+
+    >>> _answer_to(Path("rollout_opd.py"), ["generate_rollout"])
+    'agent loops of this style are --custom-generate-function-path, …'
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # loading it says what is wrong with it
+        return ""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = [node.name for node in tree.body if isinstance(node, kinds)]
+    if any(name in defined and name not in _ANSWERS for name in wanted):
+        return ""
+    return next((_ANSWERS[name] for name in defined if name in _ANSWERS), "")

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from slime.config import PluginConfig
 from slime.errors import PluginError
-from slime.plugins.calling import NamedCall
+from slime.plugins.calling import NamedCall, user_code
 from slime.plugins.hooks import PG_REDUCER, TIS, asked_for
-from slime.plugins.running import user_code
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ from typing import Any
 
 from slime.errors import PluginError
 from slime.messages import text_of
-from slime.plugins.calling import NamedCall, style_of
+from slime.plugins.calling import NamedCall, run_with_deadline, style_of
 from slime.plugins.hooks import GROUP_REWARD, REWARD, same
 from slime.plugins.loading import describe, load_object
-from slime.plugins.running import run_with_deadline
 from slime.types import Message, Turn
 
 _METHODS = ("score", "compute_reward", "reward")

@@ -61,7 +61,7 @@ class BatchMaker:
         self._hooks = hooks
         self._figures: list[dict[str, float]] = []
         self._dropped: Counter[str] = Counter()
-        self._group_indices: dict[str, int] = {}
+        self._indices: dict[str, set[int]] = {}
 
     async def finish(
         self, batch: Sequence[tuple[Group, int]], seconds: float, metrics: Mapping[str, Any] | None = None
@@ -80,17 +80,15 @@ class BatchMaker:
         for sample in flatten(groups):
             sample.reward = sample.get_reward_value(self._hooks.args)
         await self._log(groups, seconds, metrics or {})
-        advantages = await self._advantages(flatten(groups))
+        await self._convert(flatten(groups))
         finished: list[SampleGroup] = []
         for number, (group, version) in enumerate(ordered):
-            group_id = self._group_id(group, number)
-            made = to_group(
-                group, group_id=group_id, temperature=self._temperature, version=version, advantages=advantages
-            )
-            if made is not None:
+            group_id = f"rollout{self.rollout_id}-{number}"
+            if made := to_group(group, group_id=group_id, temperature=self._temperature, version=version):
                 finished.append(made)
+                self._indices[group_id] = _indices(group)
             else:
-                self.settle([group_id])
+                tell(self._source, "settle", _indices(group))
         reasons = _left_out(groups)
         self.left_out.update(reasons)
         if not finished and reasons["no log-probs"]:
@@ -105,7 +103,7 @@ class BatchMaker:
         """Leave a group out of every batch."""
         self._dropped[f"rollout/dynamic_filter/drop_{reason}"] += 1
         self.left_out[reason] += len(flatten(group))
-        tell(self._source, "settle", {s.group_index for s in flatten(group) if s.group_index is not None})
+        tell(self._source, "settle", _indices(group))
 
     def metrics(self) -> dict[str, float]:
         """Since the last call: means over the batches that were finished, and groups that were dropped."""
@@ -116,15 +114,7 @@ class BatchMaker:
 
     def settle(self, group_ids: Iterable[str]) -> None:
         """Tell the data source that these groups are done with."""
-        known = [self._group_indices.pop(group_id) for group_id in group_ids if group_id in self._group_indices]
-        tell(self._source, "settle", known)
-
-    def _group_id(self, group: Group, number: int) -> str:
-        group_id = f"rollout{self.rollout_id}-{number}"
-        index = flatten(group)[0].group_index
-        if index is not None:
-            self._group_indices[group_id] = index
-        return group_id
+        tell(self._source, "settle", {index for name in group_ids for index in self._indices.pop(name, ())})
 
     async def _log(self, groups: list[Group], seconds: float, extra: Mapping[str, Any]) -> None:
         is_logged = await self._hooks.call(
@@ -137,23 +127,21 @@ class BatchMaker:
         if not is_logged:
             self._figures.append(_figures(groups) | {"rollout/seconds": seconds} | _numbers(extra))
 
-    async def _advantages(self, samples: list[Sample]) -> dict[int, float]:
-        """Advantages that a hook made, by `id(sample)`; a converter changes the samples as well."""
+    async def _convert(self, samples: list[Sample]) -> None:
+        """Have a hook make the advantages of the samples, or what they train altogether."""
         if convert := self._hooks.get(name := "custom_convert_samples_to_train_data_path"):
-            return _converted(convert.place, await self._hooks.call(name, samples=samples), samples)
-        post_process = self._hooks.get(name := "custom_reward_post_process_path")
-        if post_process is None:
-            return {}
-        result, place = await self._hooks.call(name, samples=samples), post_process.place
-        if not isinstance(result, tuple | list) or len(result) != 2:
-            raise PluginError(f"{place} gave {type(result).__name__}; it gives (raw rewards, rewards)")
-        raw, processed = (_list(place, values, len(samples)) for values in result)
-        for sample, reward in zip(samples, raw, strict=True):
-            sample.reward = None if sample.reward is None else reward
-        return {id(sample): float(value) for sample, value in zip(samples, processed, strict=True)}
+            _put_back(convert.place, await self._hooks.call(name, samples=samples), samples)
+        elif post_process := self._hooks.get(name := "custom_reward_post_process_path"):
+            result, place = await self._hooks.call(name, samples=samples), post_process.place
+            if not isinstance(result, tuple | list) or len(result) != 2:
+                raise PluginError(f"{place} gave {type(result).__name__}; it gives (raw rewards, rewards)")
+            raw, processed = (_list(place, values, len(samples)) for values in result)
+            for sample, reward in zip(samples, raw, strict=True):
+                sample.reward = None if sample.reward is None else reward
+            _set_advantages(samples, processed)
 
 
-def _converted(place: str, data: Any, samples: list[Sample]) -> dict[int, float]:
+def _put_back(place: str, data: Any, samples: list[Sample]) -> None:
     """Put slime's train data back onto the samples."""
     if not isinstance(data, Mapping):
         raise PluginError(f"{place} gave {type(data).__name__}; it gives a mapping of lists")
@@ -174,7 +162,14 @@ def _converted(place: str, data: Any, samples: list[Sample]) -> dict[int, float]
     raw = _list(place, data.get("raw_reward", rewards), len(samples))
     for sample, reward in zip(samples, raw, strict=True):
         sample.reward = reward
-    return {id(s): float(value) for s, value in zip(samples, rewards, strict=True)} if "raw_reward" in data else {}
+    if "raw_reward" in data:
+        _set_advantages(samples, rewards)
+
+
+def _set_advantages(samples: Sequence[Sample], values: Sequence[Any]) -> None:
+    for sample, value in zip(samples, values, strict=True):
+        advantages = [float(value)] * sample.response_length
+        sample.train_metadata = {"advantages": advantages, **(sample.train_metadata or {})}
 
 
 def _list(place: str, values: Any, number: int) -> list[Any]:
@@ -182,6 +177,11 @@ def _list(place: str, values: Any, number: int) -> list[Any]:
     if len(listed) != number:
         raise PluginError(f"{place} gave {len(listed)} entries for {number} samples")
     return listed
+
+
+def _indices(group: Group) -> set[int]:
+    """The data source's number of a group; none where it does not number them."""
+    return {sample.group_index for sample in flatten(group) if sample.group_index is not None}
 
 
 def _order(group: Group) -> int:

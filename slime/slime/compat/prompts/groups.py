@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slime.chat import ChatFormat
-from slime.compat.arguments import sampling_params
-from slime.compat.prompts.hooks import PromptHooks
+from slime.compat.prompts.hooks import PromptHooks, sampling_params
 from slime.compat.prompts.rewards import GroupComparer, SampleJudge
 from slime.compat.sample import Group, Sample, flatten
 from slime.config import Config

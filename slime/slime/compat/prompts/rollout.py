@@ -24,11 +24,10 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from slime.compat.arguments import groups_per_batch
 from slime.compat.prompts.batches import BatchMaker
 from slime.compat.prompts.evaluation import Evaluation
 from slime.compat.prompts.groups import GroupMaker
-from slime.compat.prompts.hooks import PromptHooks
+from slime.compat.prompts.hooks import PromptHooks, groups_per_batch
 from slime.compat.prompts.source import DataSource, tell
 from slime.compat.sample import DynamicFilterOutput, Group, RolloutFnTrainOutput, Sample, flatten
 from slime.config import Config

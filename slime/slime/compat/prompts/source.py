@@ -24,7 +24,7 @@ from slime.compat.prompts.hooks import LoadedHooks, PromptHooks
 from slime.compat.sample import Group, Sample, flatten
 from slime.config import Config, PromptConfig
 from slime.errors import ConfigError, PluginError, nearest
-from slime.plugins.running import user_code
+from slime.plugins.calling import user_code
 
 BufferFilter = Callable[[list[Group], int], list[Group]]
 """(groups that were returned, how many are wanted) → those to give out, which it takes from the list."""
@@ -223,13 +223,10 @@ def _prompt(place: str, line: str, config: PromptConfig, chat: ChatFormat) -> Sa
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{place}: not JSON: {error}") from None
-    if not isinstance(row, Mapping) or config.input_key not in row:
-        keys = list(row) if isinstance(row, Mapping) else []
-        raise ConfigError(
-            f"{place}: no {config.input_key!r} in it; --input-key names the prompt{nearest(config.input_key, keys)}"
-        )
-    if config.label_key and config.label_key not in row:
-        raise ConfigError(f"{place}: no {config.label_key!r} in it; --label-key names the label")
+    keys = list(row) if isinstance(row, Mapping) else []
+    for key, flag, what in ((config.input_key, "--input-key", "prompt"), (config.label_key, "--label-key", "label")):
+        if key and key not in keys:
+            raise ConfigError(f"{place}: no {key!r} in it; {flag} names the {what}{nearest(key, keys)}")
     metadata = row.get(config.metadata_key) or {}
     if not isinstance(metadata, Mapping):
         raise ConfigError(f"{place}: {config.metadata_key!r} is no mapping; --metadata-key names the metadata")
