@@ -14,7 +14,7 @@ import torch
 from random_model import build_random_adapter, build_random_model
 from slime.config.sections import EngineConfig, ModelConfig
 from slime.engines.launch import start_engine
-from slime.engines.scripted import declared_logprob
+from slime.engines.scripted.script import declared_logprob
 from slime.weights.adapters import merge_adapter
 from transformers import Qwen3ForCausalLM
 

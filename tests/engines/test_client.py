@@ -13,7 +13,8 @@ import pytest
 from rig import Rig, run_rig
 from slime.engines.client import HttpEngine
 from slime.engines.launch import free_port
-from slime.engines.scripted import Fault, ScriptedEngine
+from slime.engines.scripted.engine import ScriptedEngine
+from slime.engines.scripted.faults import Fault
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.protocols import Engine, GenerateRequest
 from slime.types import SamplingParams

@@ -14,7 +14,7 @@ from embedded_server import random_model, reference, reference_logprobs, serve
 from slime.chat import ChatFormat
 from slime.config.sections import TeacherConfig
 from slime.engines.client import HttpEngine
-from slime.engines.scripted import ScriptedEngine
+from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.judging.hindsight.teacher import NO_ID, Teacher, TeacherScores, TopLogprobs, Unscored, support_row, with_hint
 from slime.protocols import TokenScores

@@ -14,8 +14,8 @@ import pytest
 from judge_server import listening
 from judged_turns import turn_with
 from slime.config import JudgeConfig
-from slime.engines.scripted import Script as EngineScript
-from slime.engines.scripted import ScriptedCore
+from slime.engines.scripted.core import ScriptedCore
+from slime.engines.scripted.script import Script as EngineScript
 from slime.engines.scripted.server import ScriptedApp
 from slime.errors import EngineRejected, EngineUnavailable
 from slime.judging.llm.api_model import ApiModel

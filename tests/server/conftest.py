@@ -18,7 +18,8 @@ from server_rig import ADMIN_KEY, MAX_CONTEXT, Hangable, Replies, Rig, StartRig,
 from slime.chat import ChatFormat
 from slime.config.sections import LoraConfig
 from slime.engines.client import HttpEngine
-from slime.engines.scripted import Script, ScriptedCore
+from slime.engines.scripted.core import ScriptedCore
+from slime.engines.scripted.script import Script
 from slime.engines.scripted.server import ScriptedApp
 from slime.store import Store
 

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import openai
 import uvicorn
-from slime.engines.scripted import Prompt, ScriptedCore
+from slime.engines.scripted.core import ScriptedCore
+from slime.engines.scripted.script import Prompt
 from slime.store import Store
 
 from openclaw.api.app import App

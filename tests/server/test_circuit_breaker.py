@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 from server_rig import StartRig, until
-from slime.engines.scripted import Fault
+from slime.engines.scripted.faults import Fault
 
 HI = {"role": "user", "content": "Hi"}
 LONG = "Hello there, how are you today? " * 4

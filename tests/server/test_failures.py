@@ -11,7 +11,7 @@ import openai
 import pytest
 from server_rig import Rig, StartRig, listening, until
 from slime.engines.client import HttpEngine
-from slime.engines.scripted import Fault
+from slime.engines.scripted.faults import Fault
 from slime.types import Turn, TurnState
 
 from openclaw.engine_pool import EnginePool
@@ -131,9 +131,9 @@ async def test_a_client_that_leaves_ends_the_generation(start: StartRig, stream:
     if stream:
         await reader.readuntil(b'"content"')
     else:
-        await until(lambda: bool(rig.engine._requests))
+        await until(lambda: bool(rig.engine.requests))
     writer.close()
-    await until(lambda: not rig.engine._requests, 8.0)
+    await until(lambda: not rig.engine.requests, 8.0)
     assert rig.app._places.num_taken == 0
     if stream:
         await until(lambda: _has_turns(rig, 1))
@@ -172,7 +172,7 @@ async def test_a_server_that_stops_waiting_says_so(start: StartRig) -> None:
     async with httpx.AsyncClient(timeout=20) as http:
         async with listening(rig.app) as url:
             running = asyncio.create_task(http.post(f"{url}/v1/chat/completions", json={"messages": [HI]}))
-            await until(lambda: bool(rig.engine._requests))
+            await until(lambda: bool(rig.engine.requests))
         reply = await running
     assert reply.status_code == 503
     assert reply.json()["error"]["code"] == "shutting_down"
@@ -181,7 +181,7 @@ async def test_a_server_that_stops_waiting_says_so(start: StartRig) -> None:
 async def test_weights_may_change_while_a_stream_runs(start: StartRig, tmp_path: Any) -> None:
     rig = await start(LONG, token_delay_s=0.02)
     streaming = asyncio.create_task(rig.chat(stream=True))
-    await until(lambda: any(running.output.token_ids for running in rig.engine._requests.values()))
+    await until(lambda: any(running.output.token_ids for running in rig.engine.requests.values()))
     await rig.pool._members[0].engine.update_weights(tmp_path, 7)
     response = await streaming
     assert response.text.endswith("data: [DONE]\n\n")

@@ -50,7 +50,7 @@ async def test_places_are_counted_once_the_body_is_there(start: StartRig) -> Non
     rig = await start(capture=False, max_concurrent_requests=1, token_delay_s=0.3)
     waiting = await begin(rig)
     running = asyncio.create_task(rig.chat())
-    await until(lambda: bool(rig.engine._requests))
+    await until(lambda: bool(rig.engine.requests))
     assert (await rig.chat()).json()["error"]["code"] == "overloaded"
     waiting[1].write(BODY[5:])
     assert await status_of(waiting[0]) == 503

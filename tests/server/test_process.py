@@ -16,7 +16,8 @@ import httpx
 import pytest
 from server_rig import listening, until
 from slime.engines.launch import free_port
-from slime.engines.scripted import Script, ScriptedCore
+from slime.engines.scripted.core import ScriptedCore
+from slime.engines.scripted.script import Script
 from slime.engines.scripted.server import ScriptedApp
 from slime.store import Store
 
@@ -106,7 +107,7 @@ async def test_sigterm_finishes_what_runs_and_ends_with_zero(model_dir: Path, tm
     core = ScriptedCore(Script(["Hello there, how are you today?"], model_dir), token_delay_s=0.05)
     async with listening(ScriptedApp(core)) as engine, serving(model_dir, tmp_path, "--engine-url", engine) as server:
         running = asyncio.create_task(server.http.post("/v1/chat/completions", json=HI | {"stream": True}))
-        await until(lambda: bool(core._requests))
+        await until(lambda: bool(core.requests))
         server.process.terminate()
         assert (await running).text.endswith("data: [DONE]\n\n")
         assert await asyncio.wait_for(server.process.wait(), 20) == 0
@@ -119,7 +120,7 @@ async def test_a_second_signal_does_not_wait(model_dir: Path, tmp_path: Path) ->
     core = ScriptedCore(Script(["Hello there"], model_dir), token_delay_s=30)
     async with listening(ScriptedApp(core)) as engine, serving(model_dir, tmp_path, "--engine-url", engine) as server:
         running = asyncio.create_task(server.http.post("/v1/chat/completions", json=HI))
-        await until(lambda: bool(core._requests))
+        await until(lambda: bool(core.requests))
         server.process.terminate()
         await asyncio.sleep(0.5)
         server.process.terminate()

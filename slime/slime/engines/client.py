@@ -56,11 +56,15 @@ from slime.types import Completion
 
 log = logging.getLogger(__name__)
 
-# Shorter than the five seconds after which uvicorn (SGLang's server and ours) closes an idle connection: whoever lets
-# go second sends a request into a closed socket.
+# Shorter than the five seconds after which uvicorn (SGLang's server and ours) closes an idle connection: the side that
+# lets go second sends a request into a closed socket.
 _KEEPALIVE_S = 3.0
 _MAX_EVENT_BYTES = 64 * 1024 * 1024
 _ATTEMPTS = 3
+_CONNECT_S = 5.0
+"""How long a connection may take to open."""
+_CONTROL_S = 120.0
+"""How long anything but a generation may take: loading weights, pausing, scoring."""
 
 
 class ConnectionLost(EngineFailed):
@@ -68,7 +72,7 @@ class ConnectionLost(EngineFailed):
 
 
 class NotReached(EngineUnavailable):
-    """Nobody took the connection: the engine knows nothing of the request."""
+    """No process took the connection: the engine knows nothing of the request."""
 
 
 class HttpEngine:
@@ -85,17 +89,13 @@ class HttpEngine:
         token: str = "",
         timeout_s: float = 600.0,
         stall_s: float = 120.0,
-        connect_s: float = 5.0,
-        control_s: float = 120.0,
         pause_mode: PauseMode | None = "retract",
     ) -> None:
         """
         Args:
-            token: what the engine wants of everybody; empty = nothing.
+            token: the bearer token that the engine requires; empty = none.
             timeout_s: how long one generation may take.
             stall_s: how long a stream may go without an event.
-            connect_s: how long a connection may take to open.
-            control_s: how long anything else may take: loading weights, pausing, scoring.
             pause_mode: how requests under way wait while weights change. `retract` gives up their keys and values and
                 computes them anew under the new weights; `in_place` keeps the stale ones; `abort` ends them. None
                 leaves it to the engine: ours reads weights beside its requests and retracts them only for the
@@ -105,8 +105,6 @@ class HttpEngine:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._timeout_s = timeout_s
         self._stall_s = stall_s
-        self._connect_s = connect_s
-        self._control_s = control_s
         self._pause_mode = pause_mode
         self._session: aiohttp.ClientSession | None = None
         self._swap_lock = asyncio.Lock()
@@ -123,14 +121,14 @@ class HttpEngine:
     async def close(self) -> None:
         """Finish the aborts and swaps under way, then let the connections go."""
         if self._background:
-            await asyncio.wait(self._background, timeout=self._connect_s)
+            await asyncio.wait(self._background, timeout=_CONNECT_S)
         if self._session is not None:
             await self._session.close()
 
     # ── generating ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample a continuation; its `finish_reason` is `abort` if somebody aborted it in the engine."""
+        """Sample a continuation; its `finish_reason` is `abort` if it was aborted in the engine."""
         adapter, version = await self._answering(request.adapter)
         try:
             raw = await self._post("/generate", generate_body(request, adapter=adapter), self._timeout_s)
@@ -166,7 +164,7 @@ class HttpEngine:
         ids = list(token_ids)
         loaded, version = await self._answering(adapter)
         body = score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k, adapter=loaded)
-        raw = await self._post("/generate", body, self._control_s)
+        raw = await self._post("/generate", body, _CONTROL_S)
         scores = parse_scores(read_object(raw), ids, start, top_k)
         return scores if version is None else replace(scores, version=version)
 
@@ -224,7 +222,7 @@ class HttpEngine:
         """Serve a version of an adapter beside the base; requests for `name` that come from now on are answered by it.
 
         Requests under way keep the version they began with. Older versions than the last are let go of, which an
-        engine may put off until their requests have ended; nobody waits for that.
+        engine may put off until their requests have ended; this call does not wait for that.
 
         Args:
             adapter_dir: absolute; the engine reads it where it runs.
@@ -234,7 +232,7 @@ class HttpEngine:
         """
         call = LoadAdapterCall(lora_name=adapter_to_wire(name, version), lora_path=str(adapter_dir))
         try:
-            raw = await self._post("/load_lora_adapter", call.body(), self._control_s)
+            raw = await self._post("/load_lora_adapter", call.body(), _CONTROL_S)
             loaded = self._adapters.learn(parse_adapters(read_object(raw)))
         except EngineRejected:
             loaded = await self._adapters.refresh()
@@ -320,7 +318,7 @@ class HttpEngine:
             stall_s: how long nothing may arrive.
         """
         url = self.base_url + path
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s, sock_read=stall_s)
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S, sock_read=stall_s)
         limits: Any = {"timeout": timeout, "read_bufsize": 2**20, "max_line_size": _MAX_EVENT_BYTES}
         try:
             async with self._connections().request(method, url, data=body, **limits) as response:
@@ -343,12 +341,12 @@ class HttpEngine:
         method = "GET" if body is None else "POST"
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(EngineUnavailable),
-            stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._control_s),
+            stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(_CONTROL_S),
             wait=wait_random_exponential(multiplier=0.1, max=1.0),
             reraise=True,
         ):
             with attempt:
-                return await self._fetch(method, path, body, self._control_s)
+                return await self._fetch(method, path, body, _CONTROL_S)
         raise AssertionError("tenacity ended without an attempt")
 
     # ── what goes on after its caller has left ──────────────────────────────────────────────────────────────────────
@@ -368,6 +366,6 @@ class HttpEngine:
         async def abort() -> None:
             body = orjson.dumps({"rid": request_id})
             with contextlib.suppress(EngineError):  # an engine that cannot be reached runs nothing for us either
-                await self._post("/abort_request", body, self._connect_s)
+                await self._post("/abort_request", body, _CONNECT_S)
 
         self._in_background(abort())

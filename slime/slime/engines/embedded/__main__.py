@@ -43,8 +43,8 @@ def _parser() -> ArgumentParser:
     add("--context-length", type=int, default=0, help="longest prompt plus reply; 0 = the model's own limit")
     add("--kv-cache-bytes", type=int, default=0, help="of keys and values; 0 = 4 GiB on a CPU, half of a GPU's free")
     add("--num-cached-sessions", type=int, default=defaults.num_cached_sessions, help="finished sequences kept")
-    adapters = {"metavar": "NAME=DIR", "help": "adapters to begin with; more can be loaded"}
-    add("--lora-paths", nargs="*", default=(), type=_named_path, **adapters)
+    named = "adapters to begin with; more can be loaded"
+    add("--lora-paths", nargs="*", default=(), type=_named_path, metavar="NAME=DIR", help=named)
     add("--num-threads", type=int, default=0, help="threads that one operation may use; 0 = torch's default")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser

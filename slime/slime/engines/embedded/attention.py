@@ -116,13 +116,7 @@ class RaggedStep:
                 # A slot in between that does not decode attends to its first key, so that no row is all masked.
                 ends = torch.ones(high - low, dtype=torch.long)
                 ends[torch.tensor(self.rows) - low] = torch.tensor(self.lengths)
-                ends = ends.to(like.device)[:, None]
-                positions = torch.arange(longest, device=like.device)
-                hidden = positions >= ends
-                if window is not None:
-                    hidden |= positions < ends - window
-                mask = like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-                self._masks[known] = mask[:, None, None]
+                self._masks[known] = _mask(ends.to(like.device), longest, window, like)[:, None, None]
         return self._masks[known]
 
     def _attend_chunk(self, chunk: Chunk, layer: _Layer) -> torch.Tensor:
@@ -155,14 +149,18 @@ class RaggedStep:
             return None
         known = (chunk.first, window)
         if known not in self._masks:
-            own = torch.arange(chunk.start, chunk.end, device=like.device)[:, None]
-            past = torch.arange(chunk.end, device=like.device)
-            hidden = past > own
-            if window is not None:
-                hidden |= past <= own - window
-            mask = like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-            self._masks[known] = mask.repeat(group, 1)[None, None]
+            ends = torch.arange(chunk.start + 1, chunk.end + 1, device=like.device)
+            self._masks[known] = _mask(ends, chunk.end, window, like).repeat(group, 1)[None, None]
         return self._masks[known]
+
+
+def _mask(ends: torch.Tensor, length: int, window: int | None, like: torch.Tensor) -> torch.Tensor:
+    """Additive `[len(ends), length]`: row i sees the keys before `ends[i]`, of which the last `window`."""
+    positions = torch.arange(length, device=like.device)
+    hidden = positions >= ends[:, None]
+    if window is not None:
+        hidden |= positions < ends[:, None] - window
+    return like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
 
 
 def ragged_attention(

@@ -109,18 +109,15 @@ class EngineLoop:
 
     # What follows runs on the loop's thread only.
 
-    def abort(self, doomed: Callable[[Sequence], bool]) -> int:
-        """End these sequences where they are; how many they were."""
-        running = [sequence for sequence in self.running if doomed(sequence)]
-        waiting = [sequence for sequence in self.waiting if doomed(sequence)]
-        for sequence in running:
+    def abort(self, doomed: Callable[[Sequence], bool]) -> None:
+        """End these sequences where they are."""
+        for sequence in list(filter(doomed, self.running)):
             self._finish(sequence, aborted())
-        for sequence in waiting:
+        for sequence in list(filter(doomed, self.waiting)):
             self.waiting.remove(sequence)
             is_begun = bool(sequence.output.token_ids)
             self._announce_end(sequence, aborted() if is_begun else aborted("Abort in waiting queue"))
         self._flush_events()
-        return len(running) + len(waiting)
 
     def pause(self, mode: PauseMode) -> None:
         """Stop stepping. retract: give up the running sequences' keys and values, to be computed anew."""

@@ -34,10 +34,6 @@ class TextDecoder:
         except Exception as error:  # tokenizers raises bare Exception
             raise ConfigError(f"{path} is no tokenizer: {error}") from error
 
-    @property
-    def is_loaded(self) -> bool:
-        return self._tokenizer is not None
-
     def decode(self, ids: Items[int], *, skip_special: bool) -> str:
         if self._tokenizer is None or not ids:
             return ""

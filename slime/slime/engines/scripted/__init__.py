@@ -4,21 +4,5 @@
             ├─▶ ScriptedEngine   `protocols.Engine` in this process
             └─▶ ScriptedApp      the dialect over HTTP, `python -m slime.engines.scripted`
 
-Tests, demos and the server's benchmark use it where a model would only cost time; it ships so that nobody needs a mock.
+Tests, demos and the server's benchmark use it where a model would only cost time; it ships, so tests need no mock.
 """
-
-from slime.engines.scripted.core import ScriptedCore
-from slime.engines.scripted.engine import ScriptedEngine
-from slime.engines.scripted.faults import Fault, Faults
-from slime.engines.scripted.script import Prompt, Script, declared_logprob, declared_top
-
-__all__ = [
-    "Fault",
-    "Faults",
-    "Prompt",
-    "Script",
-    "ScriptedCore",
-    "ScriptedEngine",
-    "declared_logprob",
-    "declared_top",
-]

@@ -15,7 +15,7 @@ from slime.engines.scripted.faults import Faults
 from slime.engines.scripted.script import DEFAULT_REPLIES, ReplyFunction, Script
 from slime.engines.scripted.server import ScriptedApp
 
-Sent = asyncio.Queue[dict[str, Any] | None]
+Sent = asyncio.Queue[Any]
 """Messages of an application, then None."""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -47,20 +47,8 @@ def declared_top(k: int, position: int, version: int, vocab_size: int) -> list[t
     return [(-math.log(d + 1) - log_harmonic, (first + d) % vocab_size) for d in range(min(k, vocab_size))]
 
 
-class Vocabulary(Protocol):
-    """Text to ids and back."""
-
-    size: int
-    eos_id: int
-    context_len: int
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int], skip_special: bool) -> str: ...
-
-
-class ByteVocabulary:
-    """A token a byte, and one end token: for an engine without a model directory."""
+class Vocabulary:
+    """Text to ids and back: a token a byte, and one end token, for an engine without a model directory."""
 
     size = 257
     eos_id = 256
@@ -73,7 +61,7 @@ class ByteVocabulary:
         return bytes(i for i in ids if i < 256).decode(errors="replace")
 
 
-class ModelVocabulary:
+class ModelVocabulary(Vocabulary):
     """The tokenizer of a Hugging Face model directory."""
 
     def __init__(self, model_dir: Path) -> None:
@@ -136,7 +124,7 @@ class Script:
 
     def __init__(self, replies: ReplyFunction | Sequence[str] = DEFAULT_REPLIES, model_dir: Path | None = None) -> None:
         """A sequence of replies is gone through again and again."""
-        self.vocabulary: Vocabulary = ModelVocabulary(model_dir) if model_dir else ByteVocabulary()
+        self.vocabulary = ModelVocabulary(model_dir) if model_dir else Vocabulary()
         self._reply = replies if callable(replies) else _in_turn(replies)
         self._numbers = itertools.count()
         self._line = lru_cache(maxsize=4096)(self._spell)
