@@ -1,1 +1,1 @@
-"""The runtime: an OpenAI-compatible server that captures what is said to it."""
+"""The runtime: an OpenAI-compatible server that captures every turn."""

@@ -1,12 +1,12 @@
-"""From a request and its reply to a stored turn.
+"""Captures requests and replies as stored turns.
 
     request ─ begin ─▶ OpenTurn (its place in the tree: ConversationIndex) ─ prior ─▶ the parent's turn, ids to reuse
                           │
                           ├─ commit ──▶ Turn ─▶ Spool ─▶ Store.append, fsync ─▶ "stored", else "pending" or "failed"
-                          └─ abandon ─▶ what had been sent, as an aborted turn
+                          └─ abandon ─▶ the part that was sent, as an aborted turn
 
-A store that fails costs the capture and never the reply. A turn whose sampling the trainer cannot repeat (truncated,
-penalised or greedy) is stored as excluded, with the reason: its log-probs are not those of the policy that is trained.
+A store failure costs the capture, never the reply. A turn whose sampling distribution the trainer cannot reproduce
+(top-k/top-p, penalties, greedy) is stored as excluded, with the reason: its log-probs are not those of the policy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_REMEMBERED_TOKENS = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What was fed, sampled and sent."""
+    """A finished generation: the prompt, the sampled completion and the reply."""
 
     prompt_ids: tuple[int, ...]
     completion: Completion
@@ -51,7 +51,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Feedback that is stored, and the turn it is about as it stands now; `trained_at` is the update that took it."""
+    """Stored feedback and the current state of its turn; `trained_at` is the update that trained the turn."""
 
     feedback: Feedback
     turn_id: str
@@ -62,30 +62,30 @@ class Heard:
 
 
 class OpenTurn(Protocol):
-    """A turn between its request and its end; `prior` is the turn whose reply is the last of ours in the request."""
+    """A turn in progress; `prior` is the parent: the turn whose reply is our last one in the request."""
 
     turn_id: str
     session_id: str
     prior: Turn | None
 
     async def commit(self, generated: Generated) -> Outcome:
-        """Store the finished turn; returns after the fsync, and never raises for the store's sake.
+        """Store the finished turn; returns after the fsync, and never raises on a store failure.
 
-        From then on a request may continue its reply, which is about to leave.
+        Later requests can continue its reply from here on, before the reply is sent.
         """
         ...
 
     def abandon(self, reason: str, sent: Generated | None = None) -> None:
-        """The last frame did not leave, committed or not; what was sent is kept, in the background."""
+        """End the turn before its last frame was sent; the part that was sent is stored in the background."""
         ...
 
 
 def capture_is_off() -> CaptureIsOff:
-    return CaptureIsOff("this server captures nothing: start it with --enable-rl-intercept", code="capture_off")
+    return CaptureIsOff("capture is off: start the server with --enable-rl-intercept", code="capture_off")
 
 
 class Capture(Protocol):
-    """Whether and how turns are kept."""
+    """Captures turns, or nothing: `CaptureOn` and `CaptureOff`."""
 
     @property
     def num_stored(self) -> int: ...
@@ -99,32 +99,32 @@ class Capture(Protocol):
     async def restore(self) -> None: ...
 
     async def begin(self, request: ChatRequest) -> OpenTurn:
-        """Place a request. To be called in order of arrival, which tells retries from parallel conversations."""
+        """Place a request. Call it in order of arrival, which tells retries from parallel conversations."""
         ...
 
     async def feedback(self, turn_id: str | None, session: str, feedback: Feedback) -> Heard:
-        """Store what a person said of a turn or, where none is named, of the newest reply of a session.
+        """Store feedback on a turn, or on the newest reply of a session when `turn_id` is None.
 
         Raises:
-            RequestError: there is no such turn, the name is that of several keys' sessions, or nothing is captured.
-            StoreError: it could not be stored.
+            RequestError: there is no such turn, several API keys have a session of that name, or capture is off.
+            StoreError: the store cannot commit it.
         """
         ...
 
     async def is_writable(self) -> bool:
-        """Whether a commit would succeed now, or did a moment ago."""
+        """Whether a commit would succeed now, or recently did."""
         ...
 
     @property
     def keeps_turns(self) -> bool:
-        """Whether a turn that ends now is kept, be it in memory until the store commits again."""
+        """Whether a turn that ends now is kept, if only in memory until the store commits again."""
         ...
 
     async def close(self) -> None: ...
 
 
 class CaptureOff:
-    """No capture: turns have ids, and leave no trace."""
+    """Captures nothing; turns have ids but are not stored."""
 
     num_stored = num_failed = num_pending = 0
 
@@ -166,7 +166,7 @@ class CaptureOn:
     """Captures every turn of every conversation.
 
     Attributes:
-        num_stored, num_failed, num_pending: turns committed, turns lost, and turns that wait for the store.
+        num_stored, num_failed, num_pending: turns committed, lost, and waiting for the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -180,7 +180,7 @@ class CaptureOn:
         self._background: set[asyncio.Task[Any]] = set()
 
     async def restore(self) -> None:
-        """Take up the conversations where they were when the last server ended."""
+        """Restore the conversations of the previous server process."""
         await self._recall.start()
         self._in_background(self._recall.give_keys())
 
@@ -192,7 +192,7 @@ class CaptureOn:
             free = await self._recall.before(incoming, reading)
             placement = self._index.begin(incoming, reading, free)
             if placement.was_answered and placement.retry_of is not None:
-                reason = "its reply was lost on the way: the client asked again"
+                reason = "its reply did not arrive: the client retried the request"
                 self._in_background(self._store.abort(placement.retry_of, reason))
             turn = _CapturedTurn(self, placement, request)
         except Exception:  # a request is never refused because capture could not place it
@@ -246,7 +246,7 @@ class CaptureOn:
         return await self._spool.is_writable()
 
     async def close(self) -> None:
-        """Finish what is being stored, then close the store; harmless a second time."""
+        """Finish pending writes, then close the store; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -255,7 +255,7 @@ class CaptureOn:
         await self._spool.close(COMMIT_PATIENCE_S)
         await self._store.close()
 
-    # ---- what open turns ask for
+    # ---- called by open turns
 
     async def _find(self, turn_id: str) -> Turn | None:
         if (turn := self._turns.get(turn_id)) is not None:
@@ -263,7 +263,7 @@ class CaptureOn:
         try:
             return await self._store.get(turn_id)
         except StoreError as error:  # its ids cannot be reused; the prompt is rendered from its messages instead
-            log.warning("earlier turn not readable turn=%s error=%s", turn_id, error)
+            log.warning("cannot read earlier turn turn=%s error=%s", turn_id, error)
             return None
 
     async def _append(self, turn: Turn, placement: Placement) -> Outcome:
@@ -277,7 +277,7 @@ class CaptureOn:
         return await self._spool.write(turn.turn_id, append, size)
 
     def _give_up(self, placement: Placement, turn: Turn | None, *, is_finished: bool, is_committed: bool) -> None:
-        """A turn ended early: `turn` is what was sent of it, or what was committed and then not delivered."""
+        """Record a turn that ended early: `turn` holds the part sent, or the committed but undelivered turn."""
         if is_finished or turn is None:
             self._index.fail(placement)
         else:
@@ -288,7 +288,7 @@ class CaptureOn:
         elif turn is not None:
             self._in_background(self._append(turn, placement))
         elif placement.parent_id is not None and placement.next_state is not None:
-            # The reply is lost; what the request says about the reply before it is not.
+            # The reply is lost, but the request still holds the next state of the reply before it.
             attach = partial(self._store.attach, placement.parent_id, placement.next_state)
             self._in_background(self._spool.write(placement.parent_id, attach))
 
@@ -301,7 +301,7 @@ class CaptureOn:
     def _settle(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("store refused error=%s", error)
+            log.info("background store write failed error=%s", error)
 
 
 class _CapturedTurn:
@@ -320,7 +320,7 @@ class _CapturedTurn:
         if generated.sampling.is_reproducible:
             turn = self._turn(generated, TurnState.SERVED)
         else:
-            reason = f"sampled with {_unrepeatable(generated.sampling)}, which the trainer cannot repeat"
+            reason = f"sampled with {_unrepeatable(generated.sampling)}, which the trainer cannot reproduce"
             turn = self._turn(generated, TurnState.EXCLUDED, reason)
         self._committed = turn
         outcome = await self._capture._append(turn, self._placement)

@@ -1,17 +1,17 @@
-"""The console script `openclaw-rl`: small things a person types by hand. Imports nothing heavy before it is asked for.
+"""The console script `openclaw-rl`: interactive tools; each command imports its heavy dependencies on use.
 
-    openclaw-rl demo                                watch a small model learn from the people who talk to it
-    openclaw-rl tiny-model DIR                      make that model
+    openclaw-rl demo                                train a tiny model on simulated users
+    openclaw-rl tiny-model DIR                      build that model
     openclaw-rl replay-traffic requests.jsonl.gz    feed recorded requests to the capture code
-    openclaw-rl new-method my-method                write a folder to make a method of
-    openclaw-rl judge calibrate --judge-url URL     see how well a judge agrees with people
-    openclaw-rl merge-adapter BASE ADAPTER OUT      a model directory out of a model and its adapter
-    openclaw-rl export rl_buffer > talks.jsonl      conversations out of a buffer, ids and log-probs among them
-    openclaw-rl import talks.jsonl rl_buffer        and into one
-    openclaw-rl status                              how a run is: its step, its version, and why it learns nothing
-    openclaw-rl rejudge rl_buffer --judge rule      what another judge says of what is stored
+    openclaw-rl new-method my-method                scaffold a method's folder
+    openclaw-rl judge calibrate --judge-url URL     measure a judge's agreement with human labels
+    openclaw-rl merge-adapter BASE ADAPTER OUT      merge a LoRA adapter into its base model
+    openclaw-rl export rl_buffer > talks.jsonl      export conversations, token ids and log-probs included
+    openclaw-rl import talks.jsonl rl_buffer        import exported conversations
+    openclaw-rl status                              show a run's step, version, and why it is not learning
+    openclaw-rl rejudge rl_buffer --judge rule      judge stored turns again with another judge
 
-The server is `python -m openclaw.server`, a training run `python slime/train.py`.
+Start the server with `python -m openclaw.server`, a training run with `python slime/train.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ app = typer.Typer(
 
 @app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def demo(context: typer.Context) -> None:
-    """Simulated people talk to a tiny model until it does what they like; no GPU, minutes."""
+    """Train a tiny model on simulated users; takes minutes, without a GPU."""
     from openclaw_test.demo import main as run_demo
 
     run_demo(context.args)
@@ -47,11 +47,11 @@ def demo(context: typer.Context) -> None:
 @app.command("tiny-model")
 def tiny_model(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="where to write it; an up-to-date one is left alone")
+        Path, typer.Argument(metavar="DIR", help="output directory; an up-to-date model in it is kept")
     ],
-    seed: Annotated[int, typer.Option(min=0, help="seed of its weights and its training text")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the weights and the training text")] = 0,
 ) -> None:
-    """Make a small chat model (Qwen3 architecture, about 1M parameters) from text generated here."""
+    """Build a small chat model (Qwen3 architecture, about 1M parameters) from generated text."""
     from openclaw_test.tiny.model import build_tiny_model
 
     print(build_tiny_model(directory, seed=seed))
@@ -59,10 +59,10 @@ def tiny_model(
 
 @app.command("new-method")
 def new_method(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="in lower case with dashes, like my-method")],
-    directory: Annotated[Path, typer.Option("--dir", help="where to make the folder")] = Path(),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="lower case with dashes, e.g. my-method")],
+    directory: Annotated[Path, typer.Option("--dir", help="parent of the new folder")] = Path(),
 ) -> None:
-    """Write a folder with a loss, a rollout and a script that trains the tiny model with them."""
+    """Scaffold a method: a loss, a rollout, and a script that trains the tiny model with them."""
     from openclaw.new_method import new_method as write
 
     folder = write(name, directory)
@@ -73,10 +73,10 @@ def new_method(
 def replay_traffic(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="recorded requests: JSON lines, plain or gzip")],
     without_identity: Annotated[
-        bool, typer.Option("--without-identity", help="leave out every header and field that names a session")
+        bool, typer.Option("--without-identity", help="drop every header and field that names a session")
     ] = False,
 ) -> None:
-    """Print where the capture code puts each recorded request: a JSON line with its conversation, kind and parent."""
+    """Print where capture places each recorded request: a JSON line with its conversation, kind and parent."""
     from openclaw.replay import replay
 
     for answer in replay(file, strip_identity=without_identity):
@@ -86,14 +86,14 @@ def replay_traffic(
 @app.command("merge-adapter")
 def merge_adapter(
     base: Annotated[Path, typer.Argument(metavar="BASE", help="the model that the adapter was trained on")],
-    adapter: Annotated[Path, typer.Argument(metavar="ADAPTER", help="its directory: checkpoint-N/weights")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="where to write the model that both are together")],
+    adapter: Annotated[Path, typer.Argument(metavar="ADAPTER", help="the adapter's directory: checkpoint-N/weights")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="directory for the merged model; must not exist")],
 ) -> None:
-    """Merge a LoRA adapter into the model it was trained on; the result is a model directory like any other."""
+    """Merge a LoRA adapter into its base model; writes an ordinary model directory."""
     from slime.weights.adapters import merge_adapter as merge
 
     if out.exists():
-        raise ConfigError(f"{out}: there is something already; name a directory that is not there yet")
+        raise ConfigError(f"{out} already exists; choose a new directory")
     manifest = merge(base, adapter, out)
     print(f"{out}: version {manifest.version}")
 
@@ -101,10 +101,10 @@ def merge_adapter(
 @app.command("export")
 def export_conversations(
     buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="where to write; stdout when left out")] = None,
-    session: Annotated[list[str] | None, typer.Option(metavar="ID", help="only this one; may be repeated")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="output file; default: stdout")] = None,
+    session: Annotated[list[str] | None, typer.Option(metavar="ID", help="only this session; repeatable")] = None,
 ) -> None:
-    """Write stored conversations as JSON lines, losing nothing of a turn: the format that DATA_PATH reads."""
+    """Export stored conversations, complete, as the JSON lines that DATA_PATH reads."""
     from slime.private_files import open_private
     from slime.store import Store
     from slime.tools.transfer import write_sessions
@@ -117,28 +117,28 @@ def export_conversations(
 
 @app.command("import")
 def import_conversations(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="what export wrote, or a directory of that")],
-    buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir; made if need be")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="an exported file, or a directory of them")],
+    buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir; created if missing")],
 ) -> None:
-    """Store exported conversations as they were; those that are there already stay as they are."""
+    """Import exported conversations; idempotent: turns that are already stored stay unchanged."""
     from slime.tools.transfer import read_sessions
 
     adopted = asyncio.run(read_sessions(path, buffer))
-    print(f"{adopted.stored} turns stored, {adopted.known} were there", file=sys.stderr)
+    print(f"{adopted.stored} turns stored, {adopted.known} already there", file=sys.stderr)
 
 
 @app.command("status")
 def status(
     run_dir: Annotated[Path, typer.Option("--run-dir", help="directory of the run")] = Path("./runs/default"),
 ) -> None:
-    """Print what a run says of itself: its state, updates, version, and what became of its samples."""
+    """Print a run's state, updates, version, and the outcome of its samples."""
     from slime.status import describe, read_status
 
     print(describe(read_status(run_dir)))
 
 
 class _TakesJudgeFlags(TyperCommand):
-    """A command whose help lists the flags of the judge, which it hands on."""
+    """A command that forwards the judge's flags and lists them in its help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from slime.config.loader import flags_help
@@ -158,17 +158,17 @@ def rejudge(
     context: typer.Context,
     buffer: Annotated[Path, typer.Argument(metavar="BUFFER", help="directory of --rl-buffer-dir")],
     prompt: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="instructions for the llm judge, in place of ours")
+        Path | None, typer.Option(metavar="FILE", help="prompt for the llm judge; default: the built-in one")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what another judge says; change nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the new verdicts; change nothing")] = False,
 ) -> None:
-    """Have stored turns judged again by another judge or prompt."""
+    """Judge stored turns again with another judge or prompt."""
     from slime.tools.judges import run_rejudging
 
     asyncio.run(run_rejudging(buffer, context.args, prompt=prompt, dry_run=dry_run))
 
 
-judge = typer.Typer(no_args_is_help=True, help="Look at judges.", pretty_exceptions_enable=False)
+judge = typer.Typer(no_args_is_help=True, help="Evaluate judges.", pretty_exceptions_enable=False)
 app.add_typer(judge, name="judge")
 
 
@@ -176,10 +176,10 @@ app.add_typer(judge, name="judge")
 def judge_calibrate(
     context: typer.Context,
     labelled: Annotated[
-        Path | None, typer.Option("--labelled", metavar="FILE", help="labelled reactions; the set that ships if none")
+        Path | None, typer.Option("--labelled", metavar="FILE", help="labelled reactions; default: the built-in set")
     ] = None,
 ) -> None:
-    """Have a judge judge labelled reactions: agreement, kappa, confusion."""
+    """Measure a judge on labelled reactions: agreement, Cohen's kappa, confusion matrix."""
     import asyncio
 
     from slime.judging.calibration import LABELLED
@@ -189,8 +189,8 @@ def judge_calibrate(
 
 
 def main() -> None:
-    """Entry point: a mistake of the user's is one line on stderr and exit code 2."""
-    # Before torch is there: threads that spin while they wait make two processes on two cores ten times slower.
+    """Entry point: a user error is one line on stderr and exit code 2."""
+    # Set before torch is imported: spinning OpenMP threads make two processes on two cores ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
@@ -198,7 +198,7 @@ def main() -> None:
     except OpenClawError as error:
         print(f"openclaw-rl: error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except BrokenPipeError:  # `… | head` has seen enough; what is still buffered has nowhere to go
+    except BrokenPipeError:  # `… | head` closed the pipe; discard what is still buffered
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

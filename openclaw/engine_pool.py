@@ -1,15 +1,15 @@
-"""Several engines as one: sessions stay with their engine, and a circuit breaker passes over those that do not answer.
+"""Balances requests over several engines with session affinity, health checks and retries.
 
     generate, stream ─▶ pick: the session's engine, else the least busy ─▶ HttpEngine
                           ▲                                                  │ EngineUnavailable
-                          └── nothing has reached the client yet: again, ◀───┘
-                              elsewhere or later, while patience lasts
+                          └── nothing was sent to the client: retry on  ◀────┘
+                              another engine or later, until the deadline
 
-An engine that gives no token and answers no health check for `hung_s` breaks off its requests: what has not begun is
-tried elsewhere. A request at which engines fail, while they answer others, is given up after `MAX_FAULTS` tries.
+When an engine yields no token and answers no health check for `hung_s`, its requests are cancelled, and those that have
+not started are retried elsewhere. A request on which healthy engines keep failing is refused after `MAX_FAULTS` tries.
 
-A session stays where its keys and values are cached. A stream that has begun is never begun again somewhere else: what
-was sent cannot be taken back, so its error goes to the client.
+Session affinity keeps a session on the engine that holds its KV cache. A stream that has started is never retried: its
+tokens were sent already, so its error goes to the client.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from slime.types import Completion
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0
-"""How long a request may wait for an engine before its client is told to come back later."""
+"""How long a request may wait for an engine before it fails with 503 and Retry-After."""
 CHECK_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 10.0
 HUNG_S = 20.0
-"""How long an engine may be silent before its requests are broken off."""
+"""How long an engine may be silent before its requests are cancelled."""
 MAX_FAULTS = 3
-"""How often engines may fail at one request before it is the request that is refused."""
+"""How often engines may fail on one request before that request is refused."""
 FRESH_S = 2.0
-"""A success this recent says that an engine is alive; it need not be asked."""
+"""An engine with a success this recent counts as alive without a probe."""
 _MAX_SESSIONS = 20_000
 _RETRY_AFTER_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A request that an engine works on. `is_waiting`: its task waits for the engine, not for the client."""
+    """A request on an engine. `is_waiting`: its task awaits the engine, not the client."""
 
     task: asyncio.Task[Any]
     is_waiting: bool = True
@@ -62,10 +62,10 @@ class _Call:
 @dataclass(slots=True, eq=False)
 class _Member:
     engine: HttpEngine
-    is_starting: bool = False  # it need not answer yet
-    is_alive: bool = True  # until proved otherwise: a request finds out sooner than a probe
+    is_starting: bool = False  # silence is expected
+    is_alive: bool = True  # optimistic: a request finds a failure sooner than a probe
     last_success: float = float("-inf")
-    heard_at: float = field(default_factory=time.monotonic)  # any answer, a refusal too
+    heard_at: float = field(default_factory=time.monotonic)  # any response, errors included
     calls: set[_Call] = field(default_factory=set)
     probing: asyncio.Task[bool] | None = None
 
@@ -75,7 +75,7 @@ class _Member:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[_Call]:
-        """A call, which ends in EngineUnavailable when the engine turns out to hang."""
+        """Track a call; raises EngineUnavailable in it when the engine hangs."""
         task = asyncio.current_task()
         assert task is not None
         call = _Call(task)
@@ -91,13 +91,13 @@ class _Member:
             self.calls.discard(call)
 
     def after_pause(self, call: _Call) -> None:
-        """The client took a delta, and the call waits for the engine again."""
+        """Resume after the client took a delta: the call waits for the engine again."""
         if call.is_broken_off:
             raise self._hangs()
         call.is_waiting = True
 
     def _hangs(self) -> EngineUnavailable:
-        return EngineUnavailable(f"the engine {self.engine.base_url} hangs: neither tokens nor answers come from it")
+        return EngineUnavailable(f"engine {self.engine.base_url} hangs: no tokens and no health check response")
 
     def break_off_if_silent(self, hung_s: float) -> None:
         if not self.is_alive and self.calls and time.monotonic() - self.heard_at > hung_s:
@@ -134,10 +134,10 @@ class _Member:
 
 
 class EnginePool:
-    """Generates on whichever engine fits. Start it in the event loop that uses it, and close it there.
+    """Routes requests to engines. Start and close it in the event loop that uses it.
 
     Args:
-        are_starting: the engines load their weights still; until one has answered, its silence is no news.
+        are_starting: the engines are still loading; until an engine has answered, its silence is logged at INFO only.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class EnginePool:
             await member.engine.close()
 
     async def generate(self, request: GenerateRequest, session_id: str) -> Completion:
-        """Sample a whole reply.
+        """Sample a complete reply.
 
         Raises:
-            EngineUnavailable: no engine could within the pool's patience.
-            EngineError: engines fail at this very request.
+            EngineUnavailable: no engine succeeded before the deadline.
+            EngineError: engines fail on this request repeatedly.
         """
         search = _Search(self, request, session_id)
         while True:
@@ -188,7 +188,7 @@ class EnginePool:
                 return completion
 
     async def stream(self, request: GenerateRequest, session_id: str) -> AsyncGenerator[Delta, None]:
-        """Sample a reply delta by delta; closing the iterator aborts it. Errors as `generate`, also after it began."""
+        """Stream a reply's deltas; closing the iterator aborts it. Raises as `generate`, also after the first delta."""
         search = _Search(self, request, session_id)
         while True:
             member = await search.member()
@@ -214,14 +214,14 @@ class EnginePool:
                 return
 
     async def is_ready(self) -> bool:
-        """Whether some engine generates: one that did just now, or one that does when asked."""
+        """Whether any engine generates: by a recent success, else by a probe."""
         recent = time.monotonic() - FRESH_S
         if any(member.is_alive and member.last_success > recent for member in self._members):
             return True
         return any(await asyncio.gather(*(member.probe(FRESH_S) for member in self._members)))
 
     def pick(self, session_id: str, avoided: Collection[_Member] = ()) -> _Member | None:
-        """The engine for a request of this session now; None while none is alive that is not to be avoided."""
+        """The engine for this session's next request; None while every live engine is in `avoided`."""
         home = self._homes.get(session_id)
         if home is not None and home.is_alive and home not in avoided:
             self._homes.move_to_end(session_id)
@@ -230,14 +230,14 @@ class EnginePool:
         if not usable:
             return None
         chosen = min(usable, key=lambda member: member.num_requests)
-        if home is None or not home.is_alive:  # one that is only full keeps its sessions
+        if home is None or not home.is_alive:  # an engine that is only full keeps its sessions
             self._homes[session_id] = chosen
             if len(self._homes) > _MAX_SESSIONS:
                 self._homes.popitem(last=False)
         return chosen
 
     async def _watch_members(self) -> None:
-        """Each is probed by itself: one that hangs does not keep the others from being found again."""
+        """Probe each engine in its own task, so that a hanging one does not delay the recovery of the others."""
         while True:
             await asyncio.sleep(min(CHECK_EVERY_S, self._hung_s / 4))
             stale = time.monotonic() - FRESH_S
@@ -250,7 +250,7 @@ class EnginePool:
 
 
 class _Search:
-    """The way of one request to an engine that takes it."""
+    """The retry state of one request: attempts, failures, deadline."""
 
     def __init__(self, pool: EnginePool, request: GenerateRequest, session_id: str) -> None:
         self._pool = pool
@@ -263,22 +263,22 @@ class _Search:
         self._last_error: EngineUnavailable | None = None
 
     async def member(self) -> _Member:
-        """The engine to try next; waits for one to come back, up to the deadline."""
+        """The engine to try next; waits with exponential backoff until one is usable or the deadline passes."""
         while (member := self._pool.pick(self._session_id, self._refused)) is None:
             await self._pause(min(0.05 * 2**self._num_failures, 1.0))
         return member
 
     def attempt(self) -> GenerateRequest:
-        """The request under a name of its own: the engine may not be done with the last attempt."""
+        """The request under a new id per attempt: the engine may still be running the previous one."""
         if not self._num_failures:
             return self._request
         return replace(self._request, request_id=f"{self._request.request_id}-{self._num_failures}")
 
     async def failed(self, member: _Member, error: EngineUnavailable) -> None:
-        """Nothing has reached the client. An engine that refused may only be full: one that is out fails a probe.
+        """Record a failure before anything was sent, and probe the engine: one that refused may only be full.
 
         Raises:
-            EngineError: it has failed at this request, whichever had it, often enough to be the request's fault.
+            EngineError: engines failed on this request `MAX_FAULTS` times, so the request is the cause.
         """
         self._num_failures += 1
         self._last_error = error
@@ -286,18 +286,18 @@ class _Search:
         log.info("request failed on engine url=%s error=%s", member.engine.base_url, error)
         self._num_faults += isinstance(error, EngineFailed)
         if self._num_faults >= MAX_FAULTS:
-            raise EngineError(f"engines failed at this request {self._num_faults} times, last: {error}")
+            raise EngineError(f"engines failed on this request {self._num_faults} times, last: {error}")
         await member.probe(FRESH_S)
 
     async def _pause(self, seconds: float) -> None:
         if time.monotonic() + seconds > self._deadline:
-            reason = self._last_error or "none answers"
-            raise EngineUnavailable(f"no engine took the request: {reason}", _RETRY_AFTER_S)
+            reason = self._last_error or "none responds"
+            raise EngineUnavailable(f"no engine available: {reason}", _RETRY_AFTER_S)
         await asyncio.sleep(seconds)
         self._refused.clear()
 
 
 def _generator(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta, None]:
-    """Engines stream by async generators, which is what can be closed; the protocol only says iterator."""
+    """Narrows the protocol's iterator to the async generator that engines return, which can be closed."""
     assert isinstance(deltas, AsyncGenerator)
     return deltas

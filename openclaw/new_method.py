@@ -1,8 +1,8 @@
-"""`openclaw-rl new-method my-method`: a folder that trains at once, to be changed line by line into a method.
+"""Scaffolds a method's folder that runs as it is: `openclaw-rl new-method my-method`.
 
     my-method/  README.md · custom_loss.py · custom_rollout.py · run_tiny_my_method.sh
 
-The folder is complete: nothing in the core knows a method's name. It begins as Binary RL does.
+The folder is complete: nothing in the core knows a method's name. It starts out as Binary RL.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 _README = Template("""# $title
 
-What the method learns from, in one sentence.
+Describe here, in one sentence, the signal that the method learns from.
 
-| file | says |
+| file | defines |
 | --- | --- |
-| [custom_rollout.py](custom_rollout.py) | which turns become samples, and with what beside their tokens |
-| [custom_loss.py](custom_loss.py) | what is minimised |
-| [$script]($script) | the tiny model on this machine, without a GPU |
+| [custom_rollout.py](custom_rollout.py) | which turns become samples, and their extra data |
+| [custom_loss.py](custom_loss.py) | the loss |
+| [$script]($script) | a run of the tiny model on this machine, without a GPU |
 
 ```bash
 bash $script
 ```
 
-Then talk to `http://127.0.0.1:8000/v1` with any OpenAI client; what you say next judges the reply before. Without
-talking, on recorded conversations: `DATA_PATH=conversations.jsonl bash $script`. Flags go behind the script, and
-`--print-config` shows what a run would be told. The names a loss and a rollout may ask for are in docs/plugins.md.
+Then chat with `http://127.0.0.1:8000/v1` from any OpenAI client; your next message is the feedback on the reply before.
+To train on recorded conversations instead: `DATA_PATH=conversations.jsonl bash $script`. Append flags to the script;
+`--print-config` prints the resolved configuration. docs/plugins.md lists the arguments of a loss and a rollout.
 """)
 
 _LOSS = Template('''"""The loss of $title: tensors are over the trainable tokens of a micro-batch, [N]."""
@@ -46,14 +46,14 @@ from torch import Tensor
 
 
 def compute_loss(advantages: Tensor, policy_objective: Objective) -> tuple[Tensor, dict[str, Tensor]]:
-    """The clipped surrogate, KL and entropy that the settings describe; what is of your method is the advantages.
+    """The configured objective (clipped surrogate, KL, entropy) on this method's advantages.
 
-    Ask for what else you need by its name, e.g. `policy_logprobs` or `rewards`, and return (loss, metrics).
+    Add parameters by name for other inputs, e.g. `policy_logprobs` or `rewards`; return (loss, metrics).
     """
     return policy_objective(advantages)
 ''')
 
-_ROLLOUT = Template('''"""The rollout of $title: what becomes a sample of a turn, once its next state was judged."""
+_ROLLOUT = Template('''"""The rollout of $title: turns judged turns into samples."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ from slime.types import SampleGroup, Turn, Verdict
 
 
 def generate_rollout(ctx: RolloutContext) -> AsyncGenerator[SampleGroup]:
-    """Judged turns of live conversations; `ctx` is slime/slime/rollout/context.py."""
+    """Samples from the judged turns of live conversations; `ctx` is slime/slime/rollout/context.py."""
     return live_samples(ctx, make_sample)
 
 
 async def make_sample(turn: Turn, verdict: Verdict) -> SampleGroup | NotTrained:
-    """One sample a turn, worth its score; `NotTrained` leaves a turn out, with the reason."""
+    """One sample per turn, its score the reward; `NotTrained` skips a turn and gives the reason."""
     if not verdict.has_reward:
         return NotTrained("it has no score")
     return sample_of(turn, verdict)
 ''')
 
 _SCRIPT = Template("""#!/usr/bin/env bash
-# $title on a tiny model, on this machine, without a GPU: talk to http://127.0.0.1:8000/v1 and it learns.
+# Trains the tiny model with $title on this machine, without a GPU: chat with http://127.0.0.1:8000/v1.
 set -euo pipefail
 # shellcheck source=/dev/null
 source $shared
@@ -86,18 +86,18 @@ run_method tiny "$$@"
 
 
 def new_method(name: str, directory: Path) -> Path:
-    """Write the folder `directory/name`; returns it.
+    """Write the folder `directory/name` and return its path.
 
     Raises:
-        ConfigError: the name is no name of a folder and a package, or the folder is there already.
+        ConfigError: the name is invalid as a folder and package, or the folder exists.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"new-method {name!r}: write it in lower case with dashes, like my-method")
+        raise ConfigError(f"new-method {name!r}: use lower case with dashes, e.g. my-method")
     if not (_ROOT / _SHARED).is_file():
-        raise ConfigError(f"new-method needs the repository: there is no {_ROOT / _SHARED}")
+        raise ConfigError(f"new-method needs a checkout of the repository: {_ROOT / _SHARED} does not exist")
     folder = directory.resolve() / name
     if folder.exists():
-        raise ConfigError(f"new-method {name}: {folder} is there already; choose another name or --dir")
+        raise ConfigError(f"new-method {name}: {folder} already exists; choose another name or --dir")
     is_inside = folder.parent == _ROOT
     script = f"run_tiny_{name.replace('-', '_')}.sh"
     words = {

@@ -1,7 +1,7 @@
-"""The server's own engine: started in the background with progress in the log, kept running, ended with the server.
+"""Supervises the server's own engine: starts it in the background, restarts it on failure, stops it with the server.
 
-Requests that have not begun wait in the engine pool while it starts. A restarted engine serves the model as it was
-given (policy version 0) until somebody publishes newer weights to it; its tokens are labelled so.
+While it starts, requests wait in the engine pool. A restarted engine serves the initial model (policy version 0) and
+labels its tokens so, until newer weights are published to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OwnEngine:
         self._process: EngineProcess | None = None
 
     async def run(self) -> None:
-        """Until cancelled. Raises EngineUnavailable when the engine does not start, or dies again and again."""
+        """Run until cancelled. Raises EngineUnavailable when the engine does not start or keeps crashing."""
         supervisor = Supervisor("engine", self._start, self._wait)
         try:
             await supervisor.start()
@@ -56,7 +56,7 @@ class OwnEngine:
     async def _wait(self) -> str:
         assert self._process is not None
         status = await self._process.wait()
-        await self._process.stop()  # what is left of its process group
+        await self._process.stop()  # reap the rest of its process group
         return f"status={status} log={self._log_path}"
 
 

@@ -1,11 +1,11 @@
-"""The prompt of a request: a short one is rendered on the event loop, a long one in another process.
+"""Renders and tokenizes prompts: short ones on the event loop, long ones in a worker process.
 
     ChatRequest, prior turn ─▶ short ─▶ ChatFormat.render ──────────────────────▶ prompt ids
                                long  ─▶ worker process: its own ChatFormat ─▶ ids ──▲
 
-Template and tokenizer hold the interpreter while they work. In a thread they would hold up the chunks of every other
-stream; in a process of their own they take a core at most. The number of workers is bounded; the first starts with the
-first long request, which waits a second for it.
+Template and tokenizer hold the GIL: in a thread they would delay the chunks of every other stream; in a worker process
+they take one core at most. The number of workers is bounded; the first starts with the first long request, which waits
+about a second for it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from slime.types import Message, Turn
 log = logging.getLogger(__name__)
 
 LONG_BYTES = 48_000
-"""Bodies from here on are rendered in another process: a shorter one takes a few milliseconds."""
+"""Larger bodies are rendered in a worker process; a smaller one takes a few milliseconds."""
 TIMEOUT_S = 60.0
-"""For the wait for a worker and its work; the longest prompt that fits a context of 262,144 tokens takes seconds."""
+"""Deadline of queueing and of rendering; the longest prompt for a context of 262,144 tokens takes seconds."""
 _NICENESS = 5
-"""A worker shares its core with the engine and the server, which answer many."""
+"""Workers yield to the engine and the server, which serve all requests."""
 
 Rendering = tuple[Sequence[Message], Sequence[Mapping[str, Any]], Turn | None, Mapping[str, Any], int]
-"""What a prompt is made of: messages, tools, prior turn, template options, the most tokens that fit."""
+"""The inputs of a prompt: messages, tools, prior turn, template options, token limit."""
 
 
 class Renderer:
     """Renders prompts with a model's chat format.
 
     Args:
-        chat: the format; one that was loaded from a directory, which workers load it from too.
-        max_workers: processes at a time; by default all cores but one, at most four.
+        chat: the format; loaded from a directory, which workers load it from too.
+        max_workers: concurrent worker processes; default: all cores but one, at most four.
 
     >>> renderer = Renderer(ChatFormat.load(model_dir))
     >>> await renderer.render(([{"role": "user", "content": "Hi"}], (), None, {}, 40_959), num_bytes=73)
@@ -54,15 +54,15 @@ class Renderer:
         self._processes = CapacityLimiter(max_workers)
 
     async def render(self, rendering: Rendering, num_bytes: int) -> tuple[int, ...]:
-        """The prompt ids.
+        """Render and tokenize a prompt.
 
         Args:
-            num_bytes: of the request's body.
+            num_bytes: size of the request body.
 
         Raises:
             RenderError: as `ChatFormat.render`.
-            EngineUnavailable: no worker was free for `TIMEOUT_S`, or the work itself took that long.
-            EngineFailed: two workers ended at this request.
+            EngineUnavailable: no worker became free, or rendering did not end, within `TIMEOUT_S`.
+            EngineFailed: two workers died on this request.
         """
         if num_bytes <= LONG_BYTES:
             return _render(self._chat, rendering)
@@ -70,9 +70,9 @@ class Renderer:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._free.acquire()
         except TimeoutError:
-            raise EngineUnavailable(f"no process was free to render the prompt within {TIMEOUT_S:.0f} s") from None
-        # A client that leaves frees its place in the queue; work that has begun is finished, so that no client can have
-        # processes started and ended again and again.
+            raise EngineUnavailable(f"no worker was free to render the prompt within {TIMEOUT_S:.0f} s") from None
+        # A disconnect while queueing frees the place; rendering in progress is finished, so that disconnects cannot
+        # force process restarts.
         work = asyncio.get_running_loop().create_task(self._elsewhere(rendering))
         work.add_done_callback(self._ended)
         return await asyncio.shield(work)
@@ -87,17 +87,17 @@ class Renderer:
                 try:
                     return await attempt()
                 except BrokenWorkerProcess:
-                    log.warning("rendering process ended, starting another")
+                    log.warning("render worker died, retrying in a new one")
                     return await attempt()
         except BrokenWorkerProcess as error:
-            raise EngineFailed("the process that renders long prompts ended twice at this request") from error
+            raise EngineFailed("the process that renders long prompts died twice on this request") from error
         except TimeoutError:
-            raise EngineUnavailable(f"the prompt was not rendered within {TIMEOUT_S:.0f} s") from None
+            raise EngineUnavailable(f"rendering the prompt took longer than {TIMEOUT_S:.0f} s") from None
 
     def _ended(self, work: asyncio.Task[tuple[int, ...]]) -> None:
         self._free.release()
         if not work.cancelled():
-            work.exception()  # where the client has left, nothing else asks for it
+            work.exception()  # after a disconnect nothing else retrieves it
 
 
 def _render(chat: ChatFormat, rendering: Rendering) -> tuple[int, ...]:

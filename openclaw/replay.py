@@ -1,8 +1,8 @@
-"""Recorded traffic through the capture code: what `openclaw-rl replay-traffic FILE` prints.
+"""Replays recorded traffic through the capture code, for `openclaw-rl replay-traffic FILE`.
 
-    recording (JSON lines, plain or gzip) ─▶ begin at `ts`, finish at `t_end`, in order of time ─▶ one dict a request
+    recording (JSON lines, plain or gzip) ─▶ begin at `ts`, finish at `t_end`, in order of time ─▶ one dict per request
 
-Two shapes are read: requests of many clients (`i`, `client`, `reply`) and of one OpenClaw gateway (`seq`, `response`).
+Reads two formats: requests of many clients (`i`, `client`, `reply`) and of one OpenClaw gateway (`seq`, `response`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from openclaw.conversations.index import ConversationIndex, IncomingRequest, Pla
 from openclaw.requests.identity import identify, strip_identity
 from openclaw.requests.wire_formats import read_request
 
-_UNTIMED_REPLY_S = 0.05  # how long a reply took when the recording does not say
+_UNTIMED_REPLY_S = 0.05  # assumed duration of a reply without `t_end`
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedExchange:
-    """One request and what the recorded server answered.
+    """One recorded request and its reply.
 
     Attributes:
-        number: the recording's own number of the request, unique within a client.
-        reply: the assistant message as far as it was sent; None when nothing of one was.
+        number: the recording's number of the request, unique within a client.
+        reply: the assistant message as far as it was sent; None when none of it was.
         is_complete: the reply was sent to its end.
     """
 
@@ -44,16 +44,16 @@ class RecordedExchange:
 
 
 def replay(path: Path | str, *, strip_identity: bool = False) -> Iterator[dict[str, Any]]:
-    """Feed a recording to a fresh index; yields, in order of arrival, one answer a request.
+    """Feed a recording to a fresh index; yields one placement per request, in order of arrival.
 
     >>> next(replay("requests.jsonl.gz"))
     {'client': 'aider', 'i': 0, 'conversation': 's0…', 'kind': 'main', 'continues': None}
 
     Args:
-        strip_identity: take every header and field away by which a client says which session it is in.
+        strip_identity: drop every header and field by which a client names its session.
 
     Raises:
-        ConfigError: the file is missing or is no recording.
+        ConfigError: the file is missing or not a recording.
     """
     exchanges = read_recording(Path(path), without_identity=strip_identity)
     index = ConversationIndex()
@@ -77,18 +77,18 @@ def replay(path: Path | str, *, strip_identity: bool = False) -> Iterator[dict[s
 
 
 def read_recording(path: Path, *, without_identity: bool = False) -> list[RecordedExchange]:
-    """Every request to a model of a recording, in file order; other requests in it are passed over."""
+    """The model requests of a recording, in file order; other requests are skipped."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
             rows = [json.loads(line) for line in lines if line.strip()]
     except OSError as error:
         raise ConfigError(f"cannot read the recording {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no recording: a line of it is not JSON ({error})") from error
+        raise ConfigError(f"{path} is not a recording: a line is not valid JSON ({error})") from error
     exchanges = []
     for row in rows:
         if not isinstance(row, dict) or "path" not in row:
-            raise ConfigError(f"{path} is no recording: a line of it has no request path")
+            raise ConfigError(f"{path} is not a recording: a line has no request path")
         body = row.get("body")
         if isinstance(body, dict) and (body.get("messages") or body.get("input") is not None):
             exchanges.append(_read_row(row, without_identity=without_identity))
@@ -96,7 +96,7 @@ def read_recording(path: Path, *, without_identity: bool = False) -> list[Record
 
 
 def _events(exchanges: list[RecordedExchange]) -> list[tuple[float, bool, int]]:
-    """(time, is it an arrival, which exchange), ends before arrivals of the same time."""
+    """(time, whether an arrival, exchange index) in order; at equal times, ends come before arrivals."""
     arrivals = [(exchange.request.arrived_at, True, position) for position, exchange in enumerate(exchanges)]
     ends = [(exchange.ended_at, False, position) for position, exchange in enumerate(exchanges)]
     return sorted(arrivals + ends)
@@ -140,7 +140,7 @@ def _read_row(row: Mapping[str, Any], *, without_identity: bool) -> RecordedExch
 def as_recorded(
     endpoint: str, headers: Mapping[str, str], body: Mapping[str, Any], credential: str = "", arrived_at: float = 0.0
 ) -> IncomingRequest:
-    """A request of any wire format, as it was sent to another server."""
+    """A recorded request of any wire format."""
     return IncomingRequest(read_request(endpoint, body), identify(headers, body), credential, arrived_at)
 
 

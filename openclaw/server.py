@@ -1,13 +1,13 @@
-"""`python -m openclaw.server`: an OpenAI-compatible server that captures what is said to it.
+"""Runs the OpenAI-compatible server that captures every turn: `python -m openclaw.server`.
 
     python -m openclaw.server --model-path DIR --port 8000 --enable-rl-intercept --rl-buffer-dir ./rl_buffer
 
     configuration ─▶ chat format, store ─▶ port ─▶ engine (started as a subprocess, or attached by --engine-url)
-                                            │         │ dies: started again; requests wait
+                                            │         │ on a crash: restarted; requests wait
                                             ▼         ▼
-                                     SIGTERM: stop accepting ─▶ finish what runs ─▶ close the store ─▶ end the engine
+                                 SIGTERM: stop accepting ─▶ drain requests ─▶ close the store ─▶ stop the engine
 
-The port answers while the engine is still loading: `/healthz` says yes, `/readyz` no, and chats wait.
+The port opens while the engine is still loading: `/healthz` returns 200, `/readyz` 503, and chats wait.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ PROG = "python -m openclaw.server"
 SECTIONS = ("model", "engine", "server", "lora", "output")
 ADMIN_KEY_FILE = "admin.key"
 SHUTDOWN_S = 30
-"""How long requests under way may take to finish after SIGTERM; then their streams end in an error event."""
+"""How long running requests may take to finish after SIGTERM; then their streams end with an error event."""
 _DEFAULT_CONTEXT = 32_768
 _GC_THRESHOLD = (5_000, 2, 10_000)
-"""A request makes thousands of objects and hardly a cycle; looking for those as often as by default costs 6 %. What is
-looked through at once decides how long every request waits: a millisecond for each thousand objects."""
+"""A request allocates thousands of objects and hardly a cycle; the default thresholds cost 6 %. A collection pauses
+every request for about a millisecond per thousand objects."""
 _SWITCH_S = 0.0001
-"""How long a thread, such as the one that writes long turns, keeps the interpreter while the event loop wants it."""
+"""How long another thread, e.g. the one that writes long turns, keeps the GIL while the event loop waits for it."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mapping[str, Any] | None = None) -> int:
-    """Serve until told to stop; the exit status.
+    """Serve until a stop signal; returns the exit status.
 
     Args:
-        defaults: settings by path that a program which is this one under another name puts in place of ours.
+        defaults: settings by path that replace the defaults, for programs that wrap this one.
     """
     config = load_config(argv, prog=prog, sections=SECTIONS, defaults=defaults)
     configure_logging("debug" if config.server.debug else config.server.log_level)
@@ -86,11 +86,11 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mappi
 
 
 async def serve(config: Config) -> None:
-    """Everything between the configuration and the end.
+    """Run the server described by a configuration until it is stopped.
 
     Raises:
-        ConfigError: what the user wrote cannot be served.
-        EngineUnavailable: the engine does not start, or dies again and again.
+        ConfigError: the configuration cannot be served.
+        EngineUnavailable: the engine does not start or keeps crashing.
     """
     check_exposure(config.server)
     _check_gpus(config)
@@ -103,7 +103,7 @@ async def serve(config: Config) -> None:
             urls = _listed(config.engine.engine_url)
             if not config.engine.engine_token:
                 log.warning(
-                    "engines attached without a token: whoever reaches them can change their weights; ENGINE_TOKEN"
+                    "engines attached without ENGINE_TOKEN: any client that reaches them can replace their weights"
                 )
         else:
             config = replace(config, engine=with_token(config.engine))
@@ -126,7 +126,7 @@ async def serve(config: Config) -> None:
             await pool.start()
             if config.server.enable_rl_intercept:
                 _say_where(config, listener, urls)
-            gc.freeze()  # modules, tokenizer and template stay; the collector need not walk them again and again
+            gc.freeze()  # modules, tokenizer and template are permanent; exclude them from collections
             gc.set_threshold(*_GC_THRESHOLD)
             sys.setswitchinterval(_SWITCH_S)
             await _serve_until_stopped(app, listener, own_engine, room_for(config.server.max_connections))
@@ -136,17 +136,17 @@ async def serve(config: Config) -> None:
 
 
 def _check_gpus(config: Config) -> None:
-    """Raise a ConfigError where the engine's GPUs are not on this machine."""
+    """Raise ConfigError when this machine lacks the engine's GPUs."""
     gpus = config.engine.engine_gpus
     if gpus and (config.model.device == "cpu" or config.engine.engine_url):
-        where = "an attached engine has its own" if config.engine.engine_url else "--device cpu"
+        where = "an attached engine uses its own GPUs" if config.engine.engine_url else "--device cpu"
         log.warning("--engine-gpus %s has no effect: %s", gpus, where)
     elif gpus:
         check_gpus({"--engine-gpus": gpus}, os.environ)
 
 
 def _say_where(config: Config, listener: socket.socket, engine_urls: Sequence[str]) -> None:
-    """For a collector and a trainer of this machine and this user."""
+    """Write the endpoint file that collectors and trainers of the same user on this machine read."""
     host, port = listener.getsockname()[:2]
     buffer_dir = config.server.rl_buffer_dir.resolve()
     Serving(
@@ -175,7 +175,7 @@ async def _serve_until_stopped(
             server_header=False,
             proxy_headers=False,
             backlog=2048,
-            timeout_keep_alive=75,  # longer than clients keep theirs, so that it is not us who let go second
+            timeout_keep_alive=75,  # longer than clients keep idle connections, so that the client closes first
             timeout_graceful_shutdown=SHUTDOWN_S,
         )
     )
@@ -204,7 +204,7 @@ def _client(url: str, engine: EngineConfig) -> HttpEngine:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, ended by SIGTERM or SIGINT with status 0; a second signal does not wait for requests."""
+    """uvicorn that exits with status 0 on SIGTERM or SIGINT; a second signal stops without draining requests."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -230,20 +230,20 @@ def check_exposure(server: ServerConfig) -> None:
     """Refuse to serve other machines without a key."""
     if not server.api_key and not _is_loopback(server.host):
         raise ConfigError(
-            f"--host {server.host} can be reached from other machines: set OPENCLAW_API_KEY, or use 127.0.0.1"
+            f"--host {server.host} is reachable from other machines: set OPENCLAW_API_KEY, or use 127.0.0.1"
         )
 
 
 def gate_of(server: ServerConfig) -> Gate:
-    """Who may ask. Raises ConfigError where the chat key would be the admin key, or another user may know that."""
+    """The gate of a server. Raises ConfigError when both keys are equal or other users can read the admin key file."""
     admin_key = server.admin_key
     if server.enable_rl_intercept and not admin_key:
         file = server.rl_buffer_dir / ADMIN_KEY_FILE
         admin_key = secret(file)
-        log.info("feedback takes the admin key in file=%s", file)
+        log.info("feedback requires the admin key file=%s", file)
     if admin_key and admin_key == server.api_key:
         raise ConfigError(
-            "OPENCLAW_ADMIN_KEY is OPENCLAW_API_KEY: an agent that chats could praise itself; choose another"
+            "OPENCLAW_ADMIN_KEY equals OPENCLAW_API_KEY, so an agent could rate its own replies; use different keys"
         )
     return Gate(
         api_key=server.api_key,
@@ -268,7 +268,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def load_model(config: Config) -> ServedModel:
-    """What the configuration says about the model, with its chat format."""
+    """The configured model with its chat format."""
     model_dir = check_model_dir(config.model.model_path)
     own_limit = context_length(model_dir)
     limit = config.engine.max_context_len
@@ -282,7 +282,7 @@ def load_model(config: Config) -> ServedModel:
 
 
 def context_length(model_dir: Path) -> int:
-    """The longest sequence the model was made for, e.g. 40960; of its text part if it has several."""
+    """The model's maximum sequence length, e.g. 40960; that of its text part if it has several."""
     settings = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
     settings = settings.get("text_config", settings)
     return int(settings.get("max_position_embeddings", _DEFAULT_CONTEXT))
@@ -290,7 +290,7 @@ def context_length(model_dir: Path) -> int:
 
 def open_capture(server: ServerConfig) -> Capture:
     if not server.enable_rl_intercept:
-        log.info("capture off: --enable-rl-intercept turns it on")
+        log.info("capture is off; enable it with --enable-rl-intercept")
         return CaptureOff()
     log.info("capture on dir=%s", server.rl_buffer_dir)
     return CaptureOn(Store.open(server.rl_buffer_dir))
@@ -298,7 +298,7 @@ def open_capture(server: ServerConfig) -> Capture:
 
 @contextlib.contextmanager
 def bind(server: ServerConfig) -> Iterator[socket.socket]:
-    """The listening socket. Raises ConfigError when the port is taken."""
+    """The listening socket. Raises ConfigError when the address cannot be bound."""
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,15 +1,15 @@
-"""Writes to the turn store, in order: a disk that is full or locked for a while costs time, not turns.
+"""Writes to the turn store in order, with retries: a disk that is temporarily full or locked delays turns, loses none.
 
-    write ─▶ the store, within a reply's patience ─▶ stored
-                │ not in time, or not now
+    write ─▶ the store, within a deadline ─▶ stored
+                │ timeout, or temporarily unavailable
                 ▼
-             Spool: bounded, oldest first, again and again ─▶ stored later: `pending` was said
-                │ no room, or the store refuses the turn itself
+             Spool: bounded FIFO, retried with backoff ─▶ stored later, reported as `pending`
+                │ spool full, or the store rejects the turn
                 ▼
-             failed: not in the store, and never will be
+             failed: not stored, and not retried
 
-Whatever is written while something waits goes behind it, since a turn names its parent. The spool is memory: a process
-that is killed loses it, which is why only `stored` is an acknowledgement.
+While entries wait, later writes queue behind them, since a turn names its parent. The spool is in memory and lost when
+the process is killed, so only `stored` is an acknowledgement.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from slime.errors import StoreError, StoreUnavailable
 log = logging.getLogger(__name__)
 
 Outcome = Literal["stored", "pending", "failed", "off"]
-"""What became of a turn: committed; kept in memory for a store that does not commit now; lost; not captured at all."""
+"""The outcome for a turn: committed; queued in memory until the store commits again; lost; not captured."""
 
 Job = Callable[[], Coroutine[Any, Any, Any]]
 
 COMMIT_PATIENCE_S, SICK_COMMIT_PATIENCE_S = 5.0, 0.25
-"""How long a reply waits for its commit; the second while earlier ones wait, because that may last."""
+"""How long a reply waits for its commit; the second applies while earlier writes are queued."""
 CHECK_PATIENCE_S = 2.0
 CHECKED_FOR_S = 2.0
-"""How long it is taken for true that the store commits, or does not: a health check must not cost an fsync each."""
+"""How long a result of the write check is cached, so that health checks do not cost an fsync each."""
 MAX_WAITING = 1_000
 MAX_WAITING_TOKENS = 4_000_000
 _PAUSES_S = (0.1, 0.25, 0.5, 1.0, 2.0)
@@ -51,14 +51,14 @@ class _Entry:
 
 
 class Spool:
-    """Runs jobs that change the store.
+    """Runs store writes in order and queues them while the store is unavailable.
 
     Attributes:
-        num_failed: jobs that were given up, whatever was said of them first.
-        num_stored: jobs that the store took, at once or later, and that hold tokens: turns.
+        num_failed: jobs given up, those first reported as pending included.
+        num_stored: committed jobs that hold tokens, i.e. turns.
 
     Args:
-        check: commits something that changes nothing.
+        check: a commit without changes.
     """
 
     def __init__(self, check: Job, max_waiting: int = MAX_WAITING, max_tokens: int = MAX_WAITING_TOKENS) -> None:
@@ -85,11 +85,11 @@ class Spool:
 
     @property
     def keeps_turns(self) -> bool:
-        """Whether a turn that ends now is kept, be it in memory until the store commits again."""
+        """Whether a turn that ends now is kept, if only in memory until the store commits again."""
         return self.has_room and not self._refuses
 
     async def is_writable(self) -> bool:
-        """Whether a commit would succeed now, or did a moment ago."""
+        """Whether a commit would succeed now, or recently did."""
         async with self._checking:
             if time.monotonic() - self._checked_at > CHECKED_FOR_S:
                 await self._ask()
@@ -107,16 +107,16 @@ class Spool:
         self._checked_at = time.monotonic()
 
     async def write(self, name: str, job: Job, num_tokens: int = 0) -> Outcome:
-        """Run a job, for as long as a reply waits for it; a caller that is cancelled does not take it back.
+        """Run a job and wait up to the reply's deadline; cancelling the caller does not cancel the job.
 
         Args:
             name: for the log, e.g. the turn's id.
-            job: may run several times, and must change nothing when it has succeeded before.
-            num_tokens: what it holds in memory.
+            job: must be idempotent; it may run several times.
+            num_tokens: tokens held in memory.
         """
         if self._waiting:
             if not self.has_room:
-                return self._failed(name, StoreUnavailable(f"{len(self._waiting)} turns wait for the store already"))
+                return self._failed(name, StoreUnavailable(f"the spool is full: {len(self._waiting)} turns wait"))
             entry = self._keep(name, job, num_tokens, None)
             await asyncio.wait([entry.ended], timeout=SICK_COMMIT_PATIENCE_S)
             return entry.ended.result() if entry.ended.done() else "pending"
@@ -126,17 +126,17 @@ class Spool:
             error = running.exception()
             return self._committed(num_tokens) if error is None else self._failed(name, error)
         reason = running.exception() if running.done() else f"no commit in {COMMIT_PATIENCE_S:g} s"
-        log.warning("turn waits for the store turn=%s error=%s", name, reason)
+        log.warning("store write queued turn=%s error=%s", name, reason)
         self._keep(name, job, num_tokens, None if running.done() else running)
         return "pending"
 
     async def close(self, timeout_s: float) -> None:
-        """Give what waits a last chance; the rest is lost, and named."""
+        """Drain the queue until the timeout; log every remaining turn as lost."""
         if self._drain is not None:
             await asyncio.wait([self._drain], timeout=timeout_s)
             self._drain.cancel()
         while self._waiting:
-            self._end(self._failed(self._waiting[0].name, StoreUnavailable("the server ends")))
+            self._end(self._failed(self._waiting[0].name, StoreUnavailable("the server is shutting down")))
 
     def _keep(self, name: str, job: Job, num_tokens: int, running: asyncio.Task[Any] | None) -> _Entry:
         loop = asyncio.get_running_loop()
@@ -157,11 +157,11 @@ class Spool:
                 entry.running = None
                 await asyncio.sleep(_PAUSES_S[min(num_attempts, len(_PAUSES_S) - 1)])
                 num_attempts += 1
-            except Exception as error:  # the store refuses this very turn: the next ones may do
+            except Exception as error:  # the store rejects this turn; later ones may succeed
                 self._end(self._failed(entry.name, error))
             else:
                 num_attempts = 0
-                log.info("turn stored after all turn=%s waiting=%d", entry.name, len(self._waiting) - 1)
+                log.info("queued turn stored turn=%s waiting=%d", entry.name, len(self._waiting) - 1)
                 self._end(self._committed(entry.num_tokens))
 
     def _end(self, outcome: Outcome) -> None:

@@ -1,1 +1,1 @@
-"""The server's HTTP side: endpoints, admission, keys, and what the wire carries."""
+"""The server's HTTP side: endpoints, admission control, authentication, and the wire."""

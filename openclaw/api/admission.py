@@ -1,9 +1,9 @@
-"""What requests may hold at once: places, and memory for their bodies.
+"""Admission control: bounds the requests under way and the memory of their bodies.
 
-    body arrives ─▶ Bodies: bounded in total; the one that arrives longest gives way
-    body is there ─▶ Places: so many requests under way; more are refused
+    body arrives     ─▶ Bodies: bounded in total; over the bound, the body that has been arriving longest is dropped
+    body is complete ─▶ Places: at most `number` requests run; the rest get 503
 
-A place is taken when the body is there: a client that sends a byte a second holds a connection, and nothing else.
+A request takes a place only once its body is complete, so a client that sends a byte a second holds a connection only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_S = 60.0
 
 
 class Places:
-    """Requests under way; `with places:` holds one. Raises ApiError 503 when all are taken."""
+    """Limits concurrent requests; `with places:` takes one place. Raises ApiError 503 when all are taken."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -28,7 +28,7 @@ class Places:
 
     def check(self) -> None:
         if self.num_taken >= self.number:
-            raise overloaded(f"{self.num_taken} requests are under way, which is all this server takes at once")
+            raise overloaded(f"the server is at its limit of {self.number} concurrent requests; retry later")
 
     def __enter__(self) -> None:
         self.check()
@@ -41,31 +41,31 @@ class Places:
 
 
 class Bodies:
-    """The memory of all bodies that arrive or are being served.
+    """Bounds the memory of all request bodies that are arriving or being served.
 
     Attributes:
-        num_bytes: how much they hold.
+        num_bytes: bytes held now.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.num_bytes = 0
         self._max_bytes = max_bytes
-        self._arriving: dict[Body, None] = {}  # in pieces, the longest first
+        self._arriving: dict[Body, None] = {}  # incomplete bodies, oldest first
 
     def body(self) -> Body:
         return Body(self)
 
     def make_room(self, newcomer: Body) -> None:
-        """Have slow ones give way. Raises ApiError 503 when nothing but whole bodies holds the memory."""
+        """Drop incomplete bodies, oldest first. Raises ApiError 503 when complete bodies hold all the memory."""
         while self.num_bytes > self._max_bytes:
             slowest = next((body for body in self._arriving if body is not newcomer), None)
             if slowest is None:
-                raise overloaded(f"request bodies hold {self._max_bytes // 2**20} MiB, all that this server gives them")
+                raise overloaded(f"request bodies fill their limit of {self._max_bytes // 2**20} MiB; retry later")
             slowest.give_way()
 
 
 class Body:
-    """One body from its first byte to the end of its request: `with bodies.body() as body:`."""
+    """Accounts for one body from its first byte to the end of its request: `with bodies.body() as body:`."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._all = bodies
@@ -85,7 +85,7 @@ class Body:
         self._all._arriving.pop(self, None)
 
     def arrives(self, deadline: asyncio.Timeout) -> None:
-        """It comes in pieces, within a deadline that each piece moves."""
+        """Mark the body as incomplete; each chunk extends `deadline`."""
         self._deadline = deadline
         self._began = time.monotonic()
         self._all._arriving[self] = None
@@ -113,7 +113,7 @@ class Body:
         self._deadline.reschedule(0)
 
     def late(self) -> ApiError:
-        """What the client is told whose body did not come in time."""
+        """The error for a body that missed its deadline or was dropped."""
         if self._gave_way:
-            return overloaded("the request's body came slower than others, and its memory was needed")
-        return ApiError(408, f"the request's body comes slower than {SLOWEST_BYTES_PER_S // 1024} KiB/s")
+            return overloaded("the request body arrived too slowly and was dropped to free memory; retry later")
+        return ApiError(408, f"the request body arrives slower than {SLOWEST_BYTES_PER_S // 1024} KiB/s")

@@ -1,13 +1,12 @@
-"""Connections with limits: how long and how large a request's head may be, how many are open.
+"""Connection limits: bounds the size and duration of a request's head and the number of open connections.
 
     bytes ─▶ BoundedHttp ─▶ uvicorn's parser ─▶ a request with at most MAX_HEAD_BYTES of head, in HEAD_TIMEOUT_S
                  │
-                 └─ Connections: of more than max_connections the one that has waited longest is closed
+                 └─ Connections: above max_connections, the connection that has waited longest is closed
 
-uvicorn bounds neither, so that one client could fill the memory with headers, before anybody asked for its key, or hold
-all descriptors with requests that it never finishes. What waits is idle, or still sends its head or body. Ordinary
-requests are whole within milliseconds: whoever is closed, it is not one of them. Chunk sizes, extensions and trailers
-count as head.
+uvicorn bounds neither: one client could fill the memory with headers before its key is checked, or hold all descriptors
+with unfinished requests. A waiting connection is idle, or still sending its head or body. Ordinary requests complete
+within milliseconds, so they are not the ones closed. Chunk sizes, extensions and trailers count as head.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _BAD = "400 Bad Request"
 
 
 class Connections:
-    """All open connections of a server."""
+    """Tracks a server's open connections and closes the longest waiting one when there are too many."""
 
     def __init__(self, max_connections: int) -> None:
         self._max = max_connections
         self._num_open = 0
-        self._waiting: dict[BoundedHttp, None] = {}  # those without a whole request, the longest first
+        self._waiting: dict[BoundedHttp, None] = {}  # without a complete request, longest waiting first
 
     def opened(self, connection: BoundedHttp) -> None:
         self._num_open += 1
@@ -60,7 +59,7 @@ class _HeadTooLarge(Exception):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection."""
+    """One connection with a bounded request head."""
 
     def __init__(self, *args: Any, open_connections: Connections, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -151,7 +150,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 def room_for(max_connections: int) -> int:
-    """How many connections the process may hold open, each with one to an engine; raises its soft limit if need be."""
+    """The connections that the open-file limit allows, each with one to an engine; raises the soft limit if needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * max_connections + _DESCRIPTORS_BESIDES
     if soft < wanted:
@@ -159,5 +158,5 @@ def room_for(max_connections: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     room = max(16, min(max_connections, (soft - _DESCRIPTORS_BESIDES) // 2))
     if room < max_connections:
-        log.warning("only %d connections fit into %d open files; ulimit -n raises that", room, soft)
+        log.warning("open-file limit %d allows only %d connections; raise it with ulimit -n", soft, room)
     return room

@@ -1,8 +1,8 @@
-"""What a client is told when something is wrong: the error object of the OpenAI API.
+"""Error responses: maps every exception of a request to the OpenAI API's error object.
 
     {"error": {"message": "…", "type": "invalid_request_error", "param": "messages[2].content", "code": null}}
 
-Anything that goes wrong while a request is served becomes an `ApiError` at the boundary, and only there.
+Exceptions become an `ApiError` at the HTTP boundary, and only there.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _STATUS: dict[type[RequestError], int] = {UnknownTurn: 404, CaptureIsOff: 409}
 
 
 class ApiError(OpenClawError):
-    """An answer that is an error.
+    """An error response.
 
     Attributes:
         status: HTTP status.
-        code: what a program may compare, e.g. `context_length_exceeded`.
-        param: the field of the request that is wrong, e.g. `tools[0].function.name`.
-        retry_after_s: when the same request may succeed; rounded up to whole seconds on the wire.
+        code: machine-readable, e.g. `context_length_exceeded`.
+        param: the invalid field of the request, e.g. `tools[0].function.name`.
+        retry_after_s: delay after which a retry may succeed; rounded up to whole seconds on the wire.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ApiError(OpenClawError):
         headers = []
         if self.retry_after_s is not None:
             headers.append((b"retry-after", str(max(1, math.ceil(self.retry_after_s))).encode()))
-        if self.code == ENGINE_ERROR:  # the OpenAI clients heed it: the same request would poison the engine again
+        if self.code == ENGINE_ERROR:  # OpenAI clients honour it: a retry would make engines fail again
             headers.append((b"x-should-retry", b"false"))
         if self.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
@@ -72,7 +72,7 @@ class ApiError(OpenClawError):
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A 400 that names the field."""
+    """A 400 that names the invalid field."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -81,9 +81,9 @@ def overloaded(message: str, retry_after_s: float = 1.0) -> ApiError:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """The answer to a request that ended in `error`."""
+    """The error response for a request that raised `error`."""
     match error:
-        case asyncio.CancelledError():  # only a server that waits no longer cancels a request
+        case asyncio.CancelledError():  # requests are cancelled only when the shutdown grace period ends
             return ApiError(503, "the server is shutting down", type=SERVER, code="shutting_down")
         case ApiError():
             return error
@@ -102,4 +102,4 @@ def as_api_error(error: BaseException) -> ApiError:
         case OpenClawError():
             return ApiError(502, str(error), type=SERVER, code=ENGINE_ERROR)
         case _:
-            return ApiError(500, "the server failed to handle this request; its log says why", type=SERVER)
+            return ApiError(500, "internal error while handling the request; see the server log", type=SERVER)

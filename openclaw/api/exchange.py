@@ -1,8 +1,8 @@
-"""One HTTP request and its answer, over raw ASGI: read, answer, stream, notice that the client has left.
+"""One HTTP exchange over raw ASGI: reads the body, sends or streams the response, detects disconnects.
 
     body ◀─ receive                    Answer: Opening, bytes, bytes, … Last, or Whole ─ send ─▶ frames
 
-The server's hot path needs four things of a web framework; they are here, with a bound on each.
+These four are all that the hot path needs of a web framework; each is bounded.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 _LONG_BYTES, _MAX_CONTAINERS, _MAX_VALUES = 65_536, 32_000, 200_000
 _STEP_BYTES, _STEP_ITEMS = 1 << 20, 4_096
 WRITE_TIMEOUT_S = 60.0
-"""How long a client may leave its receive window full before it counts as gone."""
+"""How long a client may leave its receive window full before it counts as disconnected."""
 KEEP_ALIVE_S = 10.0
-"""How long a stream may be silent before a comment is sent, so that no proxy takes a slow reply for a dead one."""
+"""How long a stream may be silent before a comment is sent, so that proxies do not time out on a slow reply."""
 _LOOK_AFTER_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An answer that is not streamed."""
+    """A response that is not streamed."""
 
     body: bytes
     headers: Headers = ()
@@ -50,10 +50,10 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A stream of server-sent events begins; nothing leaves before its first event, and an error has its status.
+    """Begins a stream of server-sent events; the headers are sent with the first event, so earlier errors keep theirs.
 
     Attributes:
-        error_event: writes the event of an error that comes later, from the body that it would have had.
+        error_event: turns the JSON body of a later error into the event that ends the stream.
     """
 
     headers: Headers
@@ -62,13 +62,13 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The piece that ends a stream: a client takes the answer as complete."""
+    """The chunk that ends a stream; only then does a client take the response as complete."""
 
     chunk: bytes
 
 
 Answer = AsyncGenerator[Whole | Opening | bytes | Last, None]
-"""What an endpoint writes: a `Whole`, or an `Opening`, pieces of the stream, and the `Last`."""
+"""What an endpoint yields: one `Whole`, or an `Opening`, stream chunks, and a `Last`."""
 
 
 class ClientGone(Exception):
@@ -76,15 +76,15 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """A request being answered.
+    """One request and its response.
 
     Attributes:
-        headers: by lower-case name; the last one wins when a name is repeated.
-        num_hosts: how many Host headers there are.
+        headers: by lower-case name; the last value of a repeated name wins.
+        num_hosts: number of Host headers.
         http_version: `1.1` or `1.0`.
-        local_address: the address at which the connection arrived.
-        fixed_headers: sent with every answer.
-        is_started: whether status and headers have left.
+        local_address: the server address that the connection reached.
+        fixed_headers: sent with every response.
+        is_started: whether status and headers were sent.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,10 +103,10 @@ class Exchange:
         self._send = send
 
     async def body(self, held: Body, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """The request's body. Raises ApiError 413, 408 or 503: too long, too slow, or too much with all the others.
+        """Read the request body. Raises ApiError: 413 too large, 408 too slow, 503 all bodies exceed their limit.
 
         Args:
-            held: what accounts for its memory.
+            held: accounts for the body's memory.
         """
         if (declared := self.headers.get("content-length", "")).isdigit() and int(declared) > max_bytes:
             raise _too_large(max_bytes)
@@ -139,7 +139,7 @@ class Exchange:
     async def answer(
         self, status: int, body: bytes, headers: Headers = (), content_type: bytes = b"application/json"
     ) -> None:
-        """The whole answer at once."""
+        """Send a complete response."""
         self.is_started = True
         fixed = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
         await self._send(
@@ -148,11 +148,11 @@ class Exchange:
         await self._write({"type": "http.response.body", "body": body})
 
     async def send(self, answer: Answer) -> None:
-        """Send an answer as it comes. A stream that fails ends in an error event, and its connection is cut.
+        """Send a response as it is produced. A stream that fails ends with an error event and a closed connection.
 
         Raises:
-            ClientGone: the client left, or stopped reading; the answer was closed.
-            Exception: as the answer, while nothing has left.
+            ClientGone: the client disconnected or stopped reading; `answer` was closed.
+            Exception: whatever `answer` raises before the response has started.
         """
         stream: _Stream | None = None
         try:
@@ -177,7 +177,7 @@ class Exchange:
                 stream.close()
 
     async def start_stream(self, headers: Headers = ()) -> None:
-        """Status 200 and the headers of a stream of server-sent events."""
+        """Send status 200 and the headers of an event stream."""
         self.is_started = True
         fixed = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -189,15 +189,15 @@ class Exchange:
         )
 
     async def push(self, chunk: bytes) -> None:
-        """A piece of a stream. A stream that is never ended by `end` is cut off: no client can take it as complete."""
+        """Send one chunk of a stream. Without a final `end` the connection is cut, so clients see it as incomplete."""
         await self._write({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def end(self, chunk: bytes) -> None:
-        """The last piece of a stream."""
+        """Send the last chunk of a stream."""
         await self._write({"type": "http.response.body", "body": chunk})
 
     def idle_s(self) -> float:
-        """How long nothing was sent."""
+        """Seconds since the last write."""
         return time.monotonic() - self._last_write
 
     async def _write(self, event: Event) -> None:
@@ -209,12 +209,12 @@ class Exchange:
             raise ClientGone from None
 
     def until_client_leaves(self) -> _UntilClientLeaves:
-        """`async with`: the block is cancelled, and ends in `ClientGone`, when the client closes the connection."""
+        """An async context that cancels its block and raises `ClientGone` when the client disconnects."""
         return _UntilClientLeaves(self._receive)
 
 
 class _Stream:
-    """Pieces of a stream, and comments while there are none."""
+    """Sends the chunks of a stream, and keep-alive comments between them."""
 
     def __init__(self, exchange: Exchange, opening: Opening) -> None:
         self.opening = opening
@@ -232,7 +232,7 @@ class _Stream:
         while True:
             await asyncio.sleep(KEEP_ALIVE_S)
             if self._exchange.idle_s() >= KEEP_ALIVE_S:
-                with suppress(ClientGone):  # the next piece will find out
+                with suppress(ClientGone):  # the next chunk raises it
                     await self.push(b": keep-alive\n\n")
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class _Stream:
 
 
 class _UntilClientLeaves:
-    """Looks out for the client only once `_LOOK_AFTER_S` have passed: most answers are there before."""
+    """Watches for a disconnect, starting only after `_LOOK_AFTER_S`: most responses are done by then."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -257,13 +257,13 @@ class _UntilClientLeaves:
         self._watch.add_done_callback(self._on_event)
 
     async def _wait(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":  # the body has been read: nothing else to come
+        while (await self._receive())["type"] != "http.disconnect":  # the body has been read
             pass
 
     def _on_event(self, watch: asyncio.Task[None]) -> None:
         if not watch.cancelled() and watch.exception() is None and self._task is not None:
             self._has_left = True
-            self._task.cancel("the client left")
+            self._task.cancel("client disconnected")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -278,14 +278,14 @@ class _UntilClientLeaves:
 
 
 class CutStreamFilter(logging.Filter):
-    """Leaves out uvicorn's complaint about a stream that was cut off on purpose, after its error event."""
+    """Drops uvicorn's error about a stream that was cut off on purpose, after its error event."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "returned without completing response" not in record.getMessage()
 
 
 def _too_large(max_bytes: int) -> ApiError:
-    return ApiError(413, f"the request's body is larger than {max_bytes // 1024} KiB", code="request_too_large")
+    return ApiError(413, f"the request body is larger than {max_bytes // 1024} KiB", code="request_too_large")
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:
@@ -297,7 +297,7 @@ def bearer_of(headers: Mapping[str, str]) -> str:
 
 
 async def json_object(raw: bytes) -> dict[str, Any]:
-    """A body as a JSON object. A long one is read in steps of milliseconds, between which other requests run.
+    """Parse a body as a JSON object. Checks long bodies in steps and yields to the event loop between them.
 
     Raises: ApiError 400.
     """
@@ -307,14 +307,14 @@ async def json_object(raw: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise bad_request(f"the request's body is not valid JSON: {error}") from None
+        raise bad_request(f"the request body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise bad_request("the request's body must be a JSON object")
+        raise bad_request("the request body must be a JSON object")
     for part in _parts(value) if is_long else [value]:
         if is_long:
             await asyncio.sleep(0)
         if is_too_deep(part):
-            raise bad_request(f"the request's body is nested more than {MAX_DEPTH} deep")
+            raise bad_request(f"the request body is nested more than {MAX_DEPTH} levels deep")
     return value
 
 
@@ -328,7 +328,7 @@ def _parts(body: dict[str, Any]) -> Iterator[Any]:
 
 
 async def _refuse_rubble(raw: bytes) -> None:
-    """Refuse a long body of very many small values before they are made: a text holds a comma in sixty characters."""
+    """Refuse a long body of very many small values before parsing it; prose has about one comma in 60 characters."""
     num_containers = num_values = 0
     for start in range(0, len(raw), _STEP_BYTES):
         end = start + _STEP_BYTES
@@ -336,6 +336,6 @@ async def _refuse_rubble(raw: bytes) -> None:
         num_values += raw.count(b",", start, end)
         if num_containers > _MAX_CONTAINERS or num_values > _MAX_VALUES:
             raise bad_request(
-                f"the request's body holds more than {_MAX_CONTAINERS:,} lists and objects, or {_MAX_VALUES:,} values"
+                f"the request body holds more than {_MAX_CONTAINERS:,} lists and objects, or {_MAX_VALUES:,} values"
             )
         await asyncio.sleep(0)

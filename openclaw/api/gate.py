@@ -1,13 +1,13 @@
-"""Who may ask: by which name the server is addressed, from which web page, in which format, with which key.
+"""Access control: checks a request's host, origin, content type and API key.
 
-    Host ─▶ loopback names, the address that is bound, --allowed-hosts      else 403: DNS rebinding
-    Origin ─▶ none (no browser), this very server, --allowed-origins        else 403: a page of another site
-    Content-Type ─▶ application/json                                        else 415: a form needs no permission
+    Host ─▶ loopback names, the bound address, --allowed-hosts              else 403: DNS rebinding
+    Origin ─▶ none (no browser), same origin, --allowed-origins             else 403: cross-site request
+    Content-Type ─▶ application/json                                        else 415: forms need no preflight
     Authorization: Bearer, or x-api-key ─▶ the chat key; for feedback the admin key
 
-A browser sends requests for any page it shows, to loopback too. It names the page's origin in every request that can
-change something, asks before it sends `application/json` elsewhere, and keeps the page's own host name when that name
-is made to point at 127.0.0.1. Each of the three checks closes one of these ways.
+A browser sends requests for any page it shows, to loopback too. It sends the page's origin with every request that can
+change state, sends a preflight before a cross-site `application/json` body, and keeps the page's host name when DNS
+points that name at 127.0.0.1. Each of the three checks closes one of these paths.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _READABLE_HEADERS = b"x-openclaw-turn, x-openclaw-capture, retry-after"
 
 
 class Gate:
-    """Raises ApiError for what may not come in.
+    """Checks requests; each check raises ApiError for one that is not allowed.
 
     Args:
-        api_key: what chats need; any key, or none, does when empty.
-        admin_key: what feedback needs; nobody may give any when empty.
-        host: the address that is bound.
-        allowed_hosts, allowed_origins: what is allowed besides; `*` is any.
+        api_key: required for chats; when empty, any key or none is accepted.
+        admin_key: required for feedback; when empty, all feedback is refused.
+        host: the bound address.
+        allowed_hosts, allowed_origins: also accepted; `*` accepts any.
 
     Attributes:
-        has_admin_key: whether anybody may give feedback.
+        has_admin_key: whether feedback is possible at all.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Gate:
         self._is_bound_to_all = host in _ANY_ADDRESS
 
     def check_source(self, exchange: Exchange) -> None:
-        """Refuse a foreign name and a foreign page; let the browser show the answer to an allowed one."""
+        """Refuse unknown hosts and origins; add the CORS headers for an allowed origin."""
         headers = exchange.headers
         host = headers.get("host", "")
         if not self._is_host_allowed(host, exchange):
             raise ApiError(
-                403, f"host {_shown(host)} is not served here; --allowed-hosts widens the list", code="host_not_allowed"
+                403, f"host {_shown(host)} is not allowed; add it with --allowed-hosts", code="host_not_allowed"
             )
         origin = headers.get("origin")
         if origin is None:
@@ -84,14 +84,14 @@ class Gate:
         if exchange.num_hosts > 1:
             return False
         if not host:
-            return exchange.http_version == "1.0"  # no browser speaks it
+            return exchange.http_version == "1.0"  # no browser uses it
         name = _without_port(host.lower())
         if name in self._hosts or _ANY in self._hosts:
             return True
-        return self._is_bound_to_all and name == exchange.local_address  # an address, and no name, cannot be rebound
+        return self._is_bound_to_all and name == exchange.local_address  # DNS rebinding needs a name
 
     def check_format(self, exchange: Exchange) -> None:
-        """Refuse a body that is not said to be JSON: the formats of forms are sent without asking."""
+        """Refuse a body that is not declared as JSON: browsers send form types without a preflight."""
         kind = exchange.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiError(
@@ -99,27 +99,27 @@ class Gate:
             )
 
     def check_key(self, exchange: Exchange) -> None:
-        """Refuse a chat without the chat key; the admin key does as well."""
+        """Refuse a chat without the chat key or the admin key."""
         if self._api_keys and not _is_one_of(bearer_of(exchange.headers), (*self._api_keys, *self._admin_keys)):
             raise ApiError(
-                401, "missing or wrong API key: send it as a bearer token or as x-api-key", code="invalid_api_key"
+                401, "missing or invalid API key: send it as a bearer token or as x-api-key", code="invalid_api_key"
             )
 
     def check_admin_key(self, exchange: Exchange) -> None:
-        """Refuse whoever has not the admin key: with the chat key, an agent would praise itself."""
+        """Refuse feedback without the admin key: an agent holds the chat key and could reward itself."""
         given = bearer_of(exchange.headers)
         if self._admin_keys and _is_one_of(given, self._admin_keys):
             return
         if self._api_keys and not _is_one_of(given, self._api_keys):
-            raise ApiError(401, "missing or wrong key: feedback needs the admin key", code="invalid_api_key")
+            raise ApiError(401, "missing or invalid key: feedback needs the admin key", code="invalid_api_key")
         raise ApiError(
             403,
-            "feedback needs the admin key: OPENCLAW_ADMIN_KEY, else the one in admin.key beside the captured turns",
+            "feedback needs the admin key: OPENCLAW_ADMIN_KEY, or the one in admin.key in the buffer directory",
             code="admin_key_needed",
         )
 
     def preflight(self) -> list[tuple[bytes, bytes]]:
-        """What an allowed page is told that asks what it may send."""
+        """The headers of a CORS preflight response."""
         return [
             (b"access-control-allow-methods", b"GET, POST"),
             (b"access-control-allow-headers", _ALLOWED_HEADERS),
@@ -129,7 +129,7 @@ class Gate:
 
 def _foreign(page: str) -> ApiError:
     return ApiError(
-        403, f"a page {page} may not use this server; --allowed-origins widens the list", code="origin_not_allowed"
+        403, f"requests from a page {page} are refused; allow it with --allowed-origins", code="origin_not_allowed"
     )
 
 
@@ -146,7 +146,7 @@ def _shown(text: str) -> str:
 
 
 def _spellings(key: str) -> tuple[bytes, ...]:
-    """A key as clients put it on the wire: most send UTF-8, some Latin-1."""
+    """The encodings of a key on the wire: most clients send UTF-8, some Latin-1."""
     if not key:
         return ()
     spelt = {key.encode("utf-8")}
@@ -156,6 +156,6 @@ def _spellings(key: str) -> tuple[bytes, ...]:
 
 
 def _is_one_of(given: str, keys: Iterable[bytes]) -> bool:
-    """Compared in a time that says nothing of the keys. Header values are Latin-1 as the server library reads them."""
+    """Compares in constant time. Header values are Latin-1 as the server library decodes them."""
     raw = given.encode("latin-1", "replace")
     return any([hmac.compare_digest(raw, key) for key in keys])

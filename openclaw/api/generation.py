@@ -1,13 +1,12 @@
-"""Place, render, generate, commit: what becomes of a request, whichever endpoint has read it.
+"""The request pipeline of every endpoint: place in the conversation, render, generate, commit.
 
     ChatRequest ─▶ Capture.begin ─▶ prompt ids ─▶ engine ─▶ parser ─▶ Placed, Part, Part, … Reply
                      │ place in the tree            │                                        ▲ after the commit
                      ▼                              ▼                                        │
                   prior turn ─ ids to reuse ─▶  Completion ─▶ OpenTurn.commit (fsync) ───────┘
 
-`Reply` comes after the commit, so that an endpoint which writes its last frame from it acknowledges nothing that is not
-on the disk. A store that fails costs the capture, never the reply. A client that leaves ends the generation, and what
-it had got is kept as an aborted turn.
+`Reply` is yielded after the commit, so the last frame never acknowledges a turn that is not on disk. A store failure
+costs the capture, never the reply. A disconnect stops the generation; what was sent is kept as an aborted turn.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from openclaw.requests.turn_ids import tool_call_id
 log = logging.getLogger(__name__)
 
 _BYTES_PER_TOKEN, _SPARE_BYTES = 32, 262_144
-"""A token is four characters of English and six bytes where JSON escapes them; the rest is room for other fields."""
+"""A token is about four characters of English, up to six bytes each when JSON-escaped; spare is for other fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served.
+    """The served model and its limits.
 
     Attributes:
-        max_context: longest prompt plus reply in tokens.
-        default_max_tokens: length limit of a reply whose client names none.
-        lora: whether adapters are served, and whose.
+        max_context: prompt plus reply, in tokens.
+        default_max_tokens: limit of a reply when the client sets none.
+        lora: whether adapters are served, shared or per user.
     """
 
     name: str
@@ -58,18 +57,18 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The request has its place in the tree and its prompt; nothing is sampled yet."""
+    """The request is placed in the tree and rendered; nothing is sampled yet."""
 
     turn_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Tokens as they are sampled.
+    """Newly sampled tokens.
 
     Attributes:
-        deltas: pieces of the assistant message; none where it is not streamed, or its text may still become a tag.
-        token_ids, logprobs: of the tokens that have a text.
+        deltas: pieces of the assistant message; empty when not streaming, or while the text may still become a tag.
+        token_ids, logprobs: of the tokens that have text.
     """
 
     deltas: list[MessageDelta]
@@ -79,12 +78,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The whole reply, after its turn was committed.
+    """The complete reply, after its turn was committed.
 
     Attributes:
         message: the assistant message.
         finish_reason: `stop`, `length` or `tool_calls`.
-        capture: what became of the turn: `stored`, `pending`, `failed` or `off`.
+        capture: the outcome of the commit: `stored`, `pending`, `failed` or `off`.
     """
 
     turn_id: str
@@ -100,7 +99,7 @@ Event = Placed | Part | Reply
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A request that has its place in the tree and its prompt; `sampled` is what came so far."""
+    """A placed and rendered request; `sampled` holds the deltas so far."""
 
     request: ChatRequest
     turn: OpenTurn
@@ -113,7 +112,7 @@ class _Job:
         return GenerateRequest(self.turn.turn_id, self.prompt_ids, self.sampling, self.request.caller.adapter)
 
     def read(self, delta: Delta) -> Part:
-        """What leaves for a delta of a stream."""
+        """The part to send for one delta of a stream."""
         self.sampled.append(delta)
         deltas = self.parser.feed(delta.text)
         if delta.finish_reason is not None:
@@ -121,13 +120,13 @@ class _Job:
         return self.part(deltas, delta.token_ids, delta.logprobs)
 
     def read_whole(self, completion: Completion) -> Part:
-        """What leaves for a reply that is not streamed."""
+        """The part to send for a reply that is not streamed."""
         self.parser.feed(completion.text)
         self.parser.finish()
         return self.part([], completion.token_ids, completion.logprobs)
 
     def part(self, deltas: list[MessageDelta], token_ids: Sequence[int], logprobs: Sequence[float]) -> Part:
-        """Log-probs go with the text: that of the token that ended the reply, which has none, does not."""
+        """A part without the stop token: clients get log-probs only for tokens that have text."""
         if token_ids and token_ids[-1] in self.sampling.stop_token_ids:
             token_ids, logprobs = token_ids[:-1], logprobs[:-1]
         return Part(deltas, token_ids, logprobs)
@@ -149,7 +148,7 @@ class _Job:
 
 
 class Generation:
-    """Generates replies, and has them captured."""
+    """Generates replies and captures them."""
 
     def __init__(self, model: ServedModel, engines: EnginePool, capture: Capture) -> None:
         self.model = model
@@ -158,7 +157,7 @@ class Generation:
         self._renderer = Renderer(model.chat)
 
     def check_size(self, num_bytes: int) -> None:
-        """Refuse a body that cannot fit the context window, before it is parsed, placed and tokenised.
+        """Refuse a body that cannot fit the context window before parsing, placing and tokenizing it.
 
         Raises: RequestError.
         """
@@ -166,12 +165,12 @@ class Generation:
             raise _too_long(self.model, f"the request has {num_bytes} bytes. Please shorten the messages")
 
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
-        """Answer a request, event by event; closing the iterator before its end abandons the turn.
+        """Serve a request, event by event; closing the iterator early aborts the turn.
 
         Raises:
             RequestError: the messages do not fit the context window.
             RenderError: the model's chat template cannot express them.
-            EngineError: no engine generates the reply; a stream may break off after its first parts.
+            EngineError: no engine generates the reply; a stream may fail after its first parts.
         """
         turn = await self._capture.begin(request)
         job: _Job | None = None
@@ -189,10 +188,10 @@ class Generation:
             generated = job.generated(completion)
             yield job.reply(generated, await turn.commit(generated))
         except (Exception, asyncio.CancelledError, GeneratorExit) as error:
-            reason = "the client left" if isinstance(error, GeneratorExit) else f"{error or type(error).__name__}"
+            reason = "client disconnected" if isinstance(error, GeneratorExit) else f"{error or type(error).__name__}"
             sent = job.generated(join_deltas(job.sampled, "abort")) if job is not None and job.sampled else None
             turn.abandon(reason, sent)
-            log.info("reply broke off turn=%s error=%s", turn.turn_id, reason)
+            log.info("reply aborted turn=%s error=%s", turn.turn_id, reason)
             raise
 
     async def _prepare(self, request: ChatRequest, turn: OpenTurn) -> _Job:

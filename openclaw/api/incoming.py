@@ -1,11 +1,11 @@
-"""What has come in: a JSON object, who sent it, and whose adapter answers.
+"""An incoming request: the JSON body, its caller, and the LoRA adapter that serves it.
 
-    --use-lora                       everybody ─▶ `policy`
+    --use-lora                       every caller ─▶ `policy`
     --use-lora --adapter-per user    credential and user ─▶ `user-9f2c…`, which is also the source of the turn
 
-A user is named by the header `x-openclaw-user`, else by the OpenAI field `user`, under the credential of the request.
-The name of an adapter is a hash of both: no client reaches another credential's adapters by naming its users, and
-neither stands in a log or a file name. A new user has no adapter yet and is answered by the base.
+The header `x-openclaw-user`, else the OpenAI field `user`, names a user under the request's credential. The adapter's
+name is a hash of both: a client cannot reach another credential's adapters by naming its users, and neither value
+appears in a log or a file name. A user without an adapter is served by the base model.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ USER_HEADER = "x-openclaw-user"
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A request for a reply, before an endpoint reads it.
+    """A request for a reply, before an endpoint parses it.
 
     Attributes:
-        num_bytes: of the body, as it came.
+        num_bytes: size of the raw body.
     """
 
     body: dict[str, Any]
@@ -38,7 +38,7 @@ class Incoming:
 
 
 def caller_of(lora: LoraConfig, headers: Mapping[str, str], body: Mapping[str, Any]) -> Caller:
-    """Who asks; names of headers in lower case.
+    """The caller of a request; header names are lower-case.
 
     >>> caller_of(LoraConfig(use_lora=True, adapter_per="user"), {"authorization": "Bearer k1"}, {"user": "ada"})
     Caller(credential='k1', identity=Identity(name='ada', …), adapter='user-…', source='user-…')

@@ -1,4 +1,4 @@
-"""Long work on the event loop is done in slices of milliseconds, between which other requests run."""
+"""Runs long work on the event loop in slices of milliseconds, between which other requests run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SLICE_S = 0.004
 
 
 async def in_slices(items: Iterable[T]) -> list[T]:
-    """The items of a lazy iterable, each of them short work; every few milliseconds the event loop runs.
+    """Collect a lazy iterable of cheap items; yields to the event loop every few milliseconds.
 
     >>> await in_slices(read_message(message) for message in messages)
     """

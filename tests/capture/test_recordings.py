@@ -87,7 +87,7 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path: Path) -> None:
         list(replay(tmp_path / "absent.jsonl"))
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"path": ', encoding="utf-8")
-    with pytest.raises(ConfigError, match="is not JSON"):
+    with pytest.raises(ConfigError, match="not valid JSON"):
         list(replay(broken))
     broken.write_text('{"a": 1}', encoding="utf-8")
     with pytest.raises(ConfigError, match="no request path"):

@@ -44,7 +44,7 @@ def test_merging_an_adapter_into_another_model_is_refused_in_one_line(tmp_path: 
     adapter.mkdir()
     for arguments, complaint in (
         ((tmp_path / "base", adapter, tmp_path / "out"), "base: no such directory"),
-        ((tmp_path / "base", adapter, adapter), "there is something already"),
+        ((tmp_path / "base", adapter, adapter), "already exists"),
     ):
         done = run("merge-adapter", *map(str, arguments))
         assert done.returncode != 0

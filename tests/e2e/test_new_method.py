@@ -31,14 +31,14 @@ def test_its_files_load_under_the_name_of_the_method(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["My-Method", "../x", "-x", "a_b", ""])
 def test_names_that_cannot_be_a_folder_and_a_package_are_refused(tmp_path: Path, name: str):
-    with pytest.raises(ConfigError, match="write it in lower case with dashes"):
+    with pytest.raises(ConfigError, match="use lower case with dashes"):
         new_method(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path):
     (tmp_path / "mine").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         new_method("mine", tmp_path)
 
 

@@ -73,7 +73,7 @@ async def test_a_request_that_poisons_engines_is_given_up_after_few_tries(start:
     assert time.monotonic() - began < 5
     assert response.status_code == 502
     assert response.json()["error"]["code"] == "engine_error"
-    assert "failed at this request 3 times" in response.json()["error"]["message"]
+    assert "failed on this request 3 times" in response.json()["error"]["message"]
     assert response.headers["x-should-retry"] == "false"
     assert sum(engine.faults.fired[Fault.HTTP_500] for engine in rig.engines) == 3
 

@@ -111,7 +111,7 @@ def test_the_log_names_the_file_of_the_admin_key_and_never_the_key(
         gate_of(ServerConfig(enable_rl_intercept=True, rl_buffer_dir=tmp_path))
     assert str(tmp_path / "admin.key") in caplog.text
     assert (tmp_path / "admin.key").read_text().strip() not in caplog.text
-    with pytest.raises(ConfigError, match="OPENCLAW_ADMIN_KEY is OPENCLAW_API_KEY"):
+    with pytest.raises(ConfigError, match="OPENCLAW_ADMIN_KEY equals OPENCLAW_API_KEY"):
         gate_of(ServerConfig(api_key="one", admin_key="one"))
 
 

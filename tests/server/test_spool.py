@@ -167,7 +167,7 @@ async def test_a_server_that_ends_names_what_it_could_not_store(caplog: pytest.L
     kept = Spool(stuck)
     assert await kept.write("t1", stuck, 1) == "pending"
     await kept.close(0.1)
-    assert "turn not stored turn=t1 error=the server ends" in caplog.text
+    assert "turn not stored turn=t1 error=the server is shutting down" in caplog.text
     assert (kept.num_failed, kept.num_waiting) == (1, 0)
 
 

@@ -39,7 +39,7 @@ async def test_out_of_one_buffer_and_into_another(tmp_path: Path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "2 conversations written\n")
     one = openclaw_rl("export", tmp_path / "here", "--session", "session b")
     assert one.stdout == (tmp_path / "talks.jsonl").read_text().splitlines(keepends=True)[1]
-    for said in ("2 turns stored, 0 were there\n", "0 turns stored, 2 were there\n"):
+    for said in ("2 turns stored, 0 already there\n", "0 turns stored, 2 already there\n"):
         done = openclaw_rl("import", tmp_path / "talks.jsonl", tmp_path / "there")
         assert (done.returncode, done.stderr) == (0, said)
     async with Store.open(tmp_path / "there") as store:

@@ -1,1 +1,1 @@
-"""One file for each wire format: it reads a body, and writes the answer whole or as a stream."""
+"""One file per wire format: it parses the request body and writes the response, whole or streamed."""

@@ -1,13 +1,13 @@
-"""`POST /v1/chat/completions`: OpenAI's wire format, read and written.
+"""Implements `POST /v1/chat/completions`: parses and writes OpenAI's wire format.
 
     body ─ read_chat_request ─▶ ChatRequest ─ Generation.run ─▶ Placed, Part, … Reply ─ ReplyWriter ─▶ one JSON object,
                                                        or events: b'data: {"id": …, "choices": [{"delta": {…}}]}\\n\\n'
 
-Fields that are not known are ignored, as clients send many. Fields that would change what is sampled, and that this
-server cannot honour (several choices, logit biases, images), are refused. `tool_choice: "required"` and
-`response_format` are taken as wishes: the model is not forced, so that its log-probs stay those of its own policy.
+Unknown fields are ignored, since clients send many. Fields that would change what is sampled and that this server
+cannot honour (several choices, logit biases, images) are refused. `tool_choice: "required"` and `response_format` are
+accepted but not enforced: constrained decoding would make the log-probs differ from those of the policy.
 
-Every field that a known client needs is always there: id, object, created, model, choices[].index, the role in the
+Every field that a known client needs is always present: id, object, created, model, choices[].index, the role in the
 first delta, index, id, type and name in the first delta of a tool call, exactly one finish_reason.
 """
 
@@ -35,21 +35,21 @@ from openclaw.requests.wire_formats import purpose_of
 
 PATH = "/v1/chat/completions"
 MAX_MESSAGES, MAX_TOOLS = 4_096, 1_024
-"""Of one request: what clients send is a tenth of it."""
+"""Limits per request, about ten times what clients send."""
 DONE = b"data: [DONE]\n\n"
 
 TokenText = Callable[[int], tuple[str, tuple[int, ...]]]
 
 
 class ChatCompletions:
-    """The endpoint."""
+    """The chat completions endpoint."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
         self._model = generation.model
 
     async def answer(self, incoming: Incoming) -> Answer:
-        """Answer one request. Raises RequestError before anything is generated, else as `Generation.run`."""
+        """Serve one request. Raises RequestError before generation starts, then as `Generation.run`."""
         body = incoming.body
         request = await read_chat_request(incoming, self._model.default_max_tokens)
         include_usage = _flag(body.get("stream_options") or {}, "include_usage", "stream_options.include_usage")
@@ -75,7 +75,7 @@ class ChatCompletions:
 
 
 async def read_chat_request(incoming: Incoming, default_max_tokens: int) -> ChatRequest:
-    """Check a body. Raises RequestError with the field."""
+    """Validate a body. Raises RequestError that names the field."""
     body = incoming.body
     tools = _tools(body)
     _refuse_unsupported(body)
@@ -97,9 +97,9 @@ async def read_chat_request(incoming: Incoming, default_max_tokens: int) -> Chat
 def _messages(body: Mapping[str, Any]) -> Iterator[Message]:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise RequestError("messages must be a list with at least one message", "messages")
+        raise RequestError("messages must be a non-empty list", "messages")
     if len(messages) > MAX_MESSAGES:
-        raise RequestError(f"{len(messages)} messages are more than the {MAX_MESSAGES} of one request", "messages")
+        raise RequestError(f"{len(messages)} messages exceed the limit of {MAX_MESSAGES} per request", "messages")
     for index, message in enumerate(messages):
         yield read_message(message, f"messages[{index}]")
 
@@ -111,13 +111,13 @@ def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(tools, list):
         raise RequestError("tools must be a list", "tools")
     if len(tools) > MAX_TOOLS:
-        raise RequestError(f"{len(tools)} tools are more than the {MAX_TOOLS} of one request", "tools")
+        raise RequestError(f"{len(tools)} tools exceed the limit of {MAX_TOOLS} per request", "tools")
     for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or tool.get("type", "function") != "function":
-            raise RequestError("only tools of type 'function', with a function, are supported", f"tools[{index}]")
+            raise RequestError("a tool must have type 'function' and a function object", f"tools[{index}]")
         if not isinstance(function.get("name"), str) or not function["name"]:
-            raise RequestError("a function needs a name", f"tools[{index}].function.name")
+            raise RequestError("a function must have a name", f"tools[{index}].function.name")
     return tools
 
 
@@ -126,24 +126,24 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
     if options is not None and not isinstance(options, dict):
         raise RequestError("stream_options must be an object", "stream_options")
     if body.get("n") not in (None, 1):
-        raise RequestError("n must be 1: send the request again for another choice", "n")
+        raise RequestError("n must be 1: repeat the request for another choice", "n")
     if body.get("top_logprobs"):
-        raise RequestError("top_logprobs is not supported; logprobs gives those of the sampled tokens", "top_logprobs")
+        raise RequestError("top_logprobs is not supported; use logprobs for the sampled tokens", "top_logprobs")
     if body.get("logit_bias"):
         raise RequestError("logit_bias is not supported", "logit_bias")
     if body.get("audio") or "audio" in (body.get("modalities") or ()):
-        raise RequestError("audio is not supported: this model writes text only", "modalities")
+        raise RequestError("audio is not supported: this model generates text only", "modalities")
 
 
 def _template_options(body: Mapping[str, Any]) -> dict[str, Any]:
-    """`enable_thinking`, at the top or among `chat_template_kwargs`, the places where servers look for it."""
+    """`enable_thinking`, at the top level or in `chat_template_kwargs`; clients use both."""
     given = body.get("chat_template_kwargs") or {}
     if not isinstance(given, dict):
         raise RequestError("chat_template_kwargs must be an object", "chat_template_kwargs")
     for name in given:
         if name != "enable_thinking":
             raise RequestError(
-                f"template variable {shown(name)} is not offered, only enable_thinking", "chat_template_kwargs"
+                f"template variable {shown(name)} is not supported, only enable_thinking", "chat_template_kwargs"
             )
     thinking = given.get("enable_thinking", body.get("enable_thinking"))
     if thinking is None:
@@ -164,38 +164,38 @@ def _flag(body: Mapping[str, Any], name: str, param: str = "") -> bool:
 
 
 class ReplyWriter:
-    """Writes one reply: a JSON object, or the events of a stream.
+    """Serializes one reply as a JSON object or as stream events.
 
     Args:
-        turn_id: what the reply's id is made of: `chatcmpl-t2m9xq0c5k7v1b3n8d4f6`.
-        token_text: spells a token id for log-probs; None when the client wants none.
+        turn_id: forms the reply's id: `chatcmpl-t2m9xq0c5k7v1b3n8d4f6`.
+        token_text: decodes a token id for log-probs; None when the client requests none.
     """
 
     def __init__(self, turn_id: str, model: str, include_usage: bool, token_text: TokenText | None) -> None:
         self._include_usage = include_usage
         self._token_text = token_text
-        self._waiting: list[dict[str, Any]] = []  # log-probs of tokens whose text has not left yet
+        self._waiting: list[dict[str, Any]] = []  # log-probs of tokens whose text is not sent yet
         self._has_role = False
         reply_id = f"chatcmpl-{turn_id}"
         self._head = {"id": reply_id, "object": "chat.completion", "created": int(time.time()), "model": model}
-        # All chunks begin alike; an event is this, the delta, and the end.
+        # Shared by all chunks: an event is this head, the delta, and the end.
         self._chunk_head = b"data: " + orjson.dumps(self._head | {"object": "chat.completion.chunk"})[:-1]
         self._chunk_head += b',"usage":null' if include_usage else b""
 
     def tokens(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Note sampled tokens; their log-probs go with the next chunk that leaves."""
+        """Buffer the log-probs of sampled tokens until the next chunk."""
         if self._token_text is not None:
             self._waiting.extend(self._entries(token_ids, logprobs))
 
     def chunk(self, delta: Delta) -> bytes:
-        """One event of the stream; the first one also says who speaks."""
+        """One event of the stream; the first also carries the role."""
         if not self._has_role:
             self._has_role = True
             delta = {"role": "assistant"} | delta
         return self._event(delta, b"null")
 
     def last_chunks(self, reply: Reply) -> bytes:
-        """The end of the stream: finish_reason, usage if asked, [DONE]; one piece, for it leaves after the commit."""
+        """The end of the stream: finish_reason, usage if requested, [DONE]; one write, after the commit."""
         delta = {} if self._has_role else {"role": "assistant", "content": ""}
         last = self._event(delta, orjson.dumps(reply.finish_reason))[:-3]
         last += b',"openclaw":' + orjson.dumps(_note(reply)) + b"}\n\n"
@@ -205,7 +205,7 @@ class ReplyWriter:
         return last + DONE
 
     def whole(self, reply: Reply) -> bytes:
-        """The unstreamed reply."""
+        """The reply as one JSON object."""
         choice = {
             "index": 0,
             "message": reply.message | {"refusal": None},
@@ -236,7 +236,7 @@ class ReplyWriter:
 
 
 def _usage(reply: Reply) -> dict[str, int]:
-    """Clients compact their history by these numbers: they are counts of ids, never estimates."""
+    """Exact counts of token ids: clients decide by them when to compact their history."""
     return {
         "prompt_tokens": reply.num_prompt_tokens,
         "completion_tokens": reply.num_reply_tokens,
@@ -245,10 +245,10 @@ def _usage(reply: Reply) -> dict[str, int]:
 
 
 def _note(reply: Reply) -> dict[str, str]:
-    """What became of the turn."""
+    """The turn's id and capture outcome."""
     return {"turn": reply.turn_id, "capture": reply.capture}
 
 
 def error_event(error_body: bytes) -> bytes:
-    """The event that ends a stream which failed; after it the connection is cut."""
+    """The event that ends a failed stream; the connection is closed after it."""
     return b"data: " + error_body + b"\n\n"

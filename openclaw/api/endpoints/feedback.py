@@ -1,14 +1,14 @@
-"""`POST /v1/feedback`: what a person says of a reply outside the conversation, at once or much later.
+"""Implements `POST /v1/feedback`: stores a person's rating of a reply, given outside the conversation at any time.
 
     {"turn_id": "t2m9…", "kind": "thumbs", "value": "up"}       the id is in `x-openclaw-turn` and `openclaw.turn`
     {"kind": "score", "value": -0.5, "text": "too long"}        the newest reply of the session that the headers,
                                                                 `session_id` or `user` name
-    {"turn_id": "t2m9…", "kind": "text", "text": "Shorter."}    words alone: read by the judge as a next state
+    {"turn_id": "t2m9…", "kind": "text", "text": "Shorter."}    text only: the judge reads it as a next state
 
-    body ─▶ Feedback ─▶ the turn, of any API key ─▶ Store.add_feedback, fsync ─▶ what becomes of it
+    body ─▶ Feedback ─▶ the turn, of any API key ─▶ Store.add_feedback, fsync ─▶ its effect
 
-It may be said again: the newest counts, and all of it is kept. It takes the admin key, not a chat key: an agent that
-runs commands holds the chat key, and what a person says outranks every judge.
+Feedback may be repeated: the newest counts, and all of it is kept. It takes the admin key, not the chat key: an agent
+that runs commands holds the chat key, and a person's feedback outranks every judge.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _THUMBS = {"up": 1.0, "down": -1.0}
 
 
 async def serve_feedback(exchange: Exchange, raw: bytes, capture: Capture) -> None:
-    """Answer one request; what is acknowledged is on the disk.
+    """Serve one request; the response is sent after the feedback is on disk.
 
     Raises:
-        RequestError: what was said makes no sense, there is no such turn, or nothing is captured.
-        StoreError: the store does not take it.
+        RequestError: the body is invalid, there is no such turn, or capture is off.
+        StoreError: the store cannot commit it.
     """
     body = await json_object(raw)
     feedback = parse_feedback(body)
     turn_id = _turn_id(body)
     session = identify(exchange.headers, body).name if turn_id is None else None
     if turn_id is None and session is None:
-        raise RequestError("name the turn with turn_id, or its session by header, session_id or user", "turn_id")
+        raise RequestError("missing turn_id: send it, or name the session by header, session_id or user", "turn_id")
     heard = await capture.feedback(turn_id, session or "", feedback)
     await exchange.answer(200, _answer(heard))
 
 
 def parse_feedback(body: Mapping[str, Any]) -> Feedback:
-    """What was said. Raises RequestError that names the field."""
+    """Validate a body. Raises RequestError that names the field."""
     for name in body:
         if name not in _FIELDS:
             raise RequestError(f"unknown field {shown(name)}{nearest(name[:80], _FIELDS)}", name[:80])
@@ -65,10 +65,10 @@ def parse_feedback(body: Mapping[str, Any]) -> Feedback:
     if not isinstance(text, str):
         raise RequestError("text must be a string", "text")
     if len(text) > MAX_TEXT_CHARS:
-        raise RequestError(f"text has {len(text)} characters, {MAX_TEXT_CHARS} are read", "text")
+        raise RequestError(f"text has {len(text)} characters; the limit is {MAX_TEXT_CHARS}", "text")
     value = _value(kind, body.get("value"))
     if kind == "text" and not text.strip():
-        raise RequestError("a text feedback needs a text", "text")
+        raise RequestError("feedback of kind text needs a non-empty text", "text")
     return Feedback(kind, value, text)
 
 
@@ -87,13 +87,13 @@ def _value(kind: str, said: Any) -> float | None:
 
 
 def _turn_id(body: Mapping[str, Any]) -> str | None:
-    """The turn that is named: by its own id, or by that of its reply or of a tool call in it."""
+    """The named turn: by its own id, its reply's id, or the id of a tool call in the reply."""
     named = body.get("turn_id")
     if named is None:
         return None
     turn_id = turn_of(named) if isinstance(named, str) else None
     if turn_id is None:
-        raise RequestError(f"turn_id {shown(named)} is not an id that a reply came with", "turn_id")
+        raise RequestError(f"turn_id {shown(named)} is not the id of a turn, reply or tool call", "turn_id")
     return turn_id
 
 
@@ -119,11 +119,11 @@ def _answer(heard: Heard) -> bytes:
 
 
 def effect_of(heard: Heard) -> tuple[str, str]:
-    """What becomes of it, as a word for programs and a sentence for people."""
+    """The effect of the feedback, as a code for programs and a sentence for people."""
     if heard.trained_at is not None:
-        return "too_late", f"kept; update {heard.trained_at} has trained the turn with the verdict it had"
+        return "too_late", f"stored; update {heard.trained_at} already trained the turn with its earlier verdict"
     if not heard.kind.is_trainable:
-        return "not_trained", f"kept; a {heard.kind} turn is not trained"
+        return "not_trained", f"stored; turns of kind {heard.kind} are not trained"
     if heard.state in (TurnState.EXCLUDED, TurnState.ABORTED):
-        return "not_trained", f"kept; the turn is {heard.state} and is not trained"
-    return "counts", "the turn is judged by it"
+        return "not_trained", f"stored; the turn is {heard.state} and is not trained"
+    return "counts", "stored; the turn is judged by it"

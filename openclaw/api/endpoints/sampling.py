@@ -1,4 +1,4 @@
-"""Sampling parameters as the OpenAI APIs name them, checked: what every endpoint that generates reads alike.
+"""Parses and validates the OpenAI sampling parameters for every endpoint that generates.
 
 body ─ read_sampling ─▶ SamplingParams      or RequestError that names the field
 """
@@ -15,7 +15,7 @@ MIN_TEMPERATURE = 1e-5
 
 
 def read_sampling(body: Mapping[str, Any], default_max_tokens: int) -> SamplingParams:
-    """The parameters of a body; its limit is `max_completion_tokens`, else `max_tokens`, else the default."""
+    """The parameters of a body; the token limit is `max_completion_tokens`, else `max_tokens`, else the default."""
     limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     seed = body.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
@@ -35,7 +35,7 @@ def read_sampling(body: Mapping[str, Any], default_max_tokens: int) -> SamplingP
 
 
 def _temperature(body: Mapping[str, Any]) -> float:
-    """Greedy, or large enough that logits divided by it stay finite."""
+    """Zero (greedy), or large enough that logits divided by it stay finite."""
     value = _number(body, "temperature", 1.0, 0.0, 100.0)
     if 0.0 < value < MIN_TEMPERATURE:
         raise RequestError(f"temperature must be 0 or at least {MIN_TEMPERATURE:g}, not {shown(value)}", "temperature")
