@@ -1,1 +1,1 @@
-"""Where a request belongs: its session and its parent turn, in memory and across restarts. No HTTP."""
+"""Matches requests to sessions and parent turns, in memory and across restarts. No HTTP."""

@@ -1,14 +1,14 @@
-"""Which reply of ours is the last one that stands in a request, and where.
+"""Finds the last reply of ours that a request contains, and its position.
 
-Searched from the newest message backwards, by the strongest evidence first:
+The search runs backwards from the newest message, strongest evidence first:
 
     1. a tool-call id of ours, in an assistant message, in the tool result that answers it, or inside a text;
-    2. the text of a reply, whole or joined on line ends with other texts, or its tool calls under other ids, when the
-       conversation before it is the one that reply was given to, or when its user message or the reply before it agree;
-    3. its place behind the very request it answered, when it begins alike;
-    4. a summary that we wrote, inside a user message.
+    2. the text of a reply, whole or joined with other texts at line ends, or its tool calls under other ids, when the
+       conversation before it matches the turn's request, or its user message or the previous reply match;
+    3. its position right after the request it answered, when the text begins alike;
+    4. a summary of ours inside a user message.
 
-An assistant message for which nothing is found is not ours (an example, a client's "Ok.") and is passed over.
+An assistant message without a match is not ours (an example, a client's "Ok.") and is skipped.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from openclaw.requests.reading import SEARCHED_TEXT, Reading, backward_keys, cal
 from openclaw.requests.turn_ids import turn_of
 
 _CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
-_FULL_ID = 12  # letters and digits of an id that names one call; shorter ones (`call_1`) are a client's counters
-_MAX_EVIDENCE = 1_024  # turns whose evidence is weighed for one request: equal replies must not cost a square
-_MAX_REPLY_TEXT = 131_072  # characters of messages that are compared for one request, newest first
-_MAX_LINES = 256  # line ends at which a text is tried as several replies
-_MAX_IDS = 64  # call ids that are looked for in one text
-_ID_TEXT = 32_768  # characters of a text in which call ids are looked for, at its end
-_MAX_VISITS, _MAX_LOOKS = 50_000, 256  # messages passed, and assistant messages compared, for one request
-_ACCEPTED = 2.0  # evidence that a text-only reply is ours: a user message or the reply before it agrees
-_SUMMARY_PLACES = 6  # messages at the start of a request among which a summary stands
-_DISTINCTIVE = 40  # characters that nobody else writes by chance
-_MAX_DEPTH = 12  # replies of ours that are looked up one before the other to tell equal texts apart
-_MAX_VANISHED = 8  # replies of ours in a row that a client may have dropped from its history
-_QUOTED = 8  # characters of a user message that count when it stands inside another
+_FULL_ID = 12  # letters and digits of a globally unique call id; shorter ones (`call_1`) are client counters
+_MAX_EVIDENCE = 1_024  # turns scored per request: bounds the quadratic cost of equal replies
+_MAX_REPLY_TEXT = 131_072  # characters of messages compared per request, newest first
+_MAX_LINES = 256  # line ends at which a text is split into several replies
+_MAX_IDS = 64  # call ids searched for in one text
+_ID_TEXT = 32_768  # characters at the end of a text that are searched for call ids
+_MAX_VISITS, _MAX_LOOKS = 50_000, 256  # messages visited, and assistant messages compared, per request
+_ACCEPTED = 2.0  # minimum evidence for a text-only reply: a user message or the previous reply matches
+_SUMMARY_PLACES = 6  # messages at the start of a request that may be a summary
+_DISTINCTIVE = 40  # characters that do not coincide by chance
+_MAX_DEPTH = 12  # earlier replies followed back to tell equal texts apart
+_MAX_VANISHED = 8  # consecutive replies of ours that a client may have dropped from its history
+_QUOTED = 8  # minimum length of a user message that counts when quoted inside another
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The reply of `turn` stands at `position` of the request's messages.
+    """A match: the reply of `turn` is message `position` of the request.
 
     Attributes:
-        equals: ids of all turns whose reply it may be just as well (parallel sessions that said the same), its own too.
+        equals: ids of all turns whose reply matches equally (parallel sessions with equal replies), its own included.
     """
 
     turn: KnownTurn
@@ -59,7 +59,7 @@ class Anchor:
 
 
 class AnchorSearch:
-    """Finds the last reply of ours in one request among the turns known of its credential."""
+    """Searches one request for the last reply of ours among the known turns of its credential."""
 
     def __init__(self, reading: Reading, known: KnownTurns, identity: Identity, connection: str | None) -> None:
         self._reading = reading
@@ -73,7 +73,7 @@ class AnchorSearch:
 
     @property
     def num_steps(self) -> int:
-        """Messages passed, compared, and turns weighed so far."""
+        """Messages visited, messages compared and turns scored so far."""
         return self._num_visits + self._num_looks + self._num_weighed
 
     @cached_property
@@ -81,7 +81,7 @@ class AnchorSearch:
         return kind_of(self._reading.request, has_our_replies=False) is TurnKind.MAIN
 
     def find(self) -> Anchor | None:
-        """The newest one, or None."""
+        """The newest match, or None."""
         anchor = self._before(len(self._reading.messages))
         previous = self._reading.request.previous_reply_id
         if anchor is None and previous is not None:
@@ -90,7 +90,7 @@ class AnchorSearch:
         return anchor
 
     def _before(self, end: int) -> Anchor | None:
-        """The last reply of ours before position `end`; None where looking for it would lead too far back."""
+        """The last reply of ours before position `end`; None beyond the depth limit."""
         if end in self._found:
             return self._found[end]
         if self._depth == _MAX_DEPTH:
@@ -101,7 +101,7 @@ class AnchorSearch:
         return self._found[end]
 
     def _search(self, end: int) -> Anchor | None:
-        answered: Anchor | None = None  # by tool results whose assistant message has not come yet
+        answered: Anchor | None = None  # from tool results whose assistant message is still ahead
         for position in range(end - 1, -1, -1):
             self._num_visits += 1
             if self._num_visits > _MAX_VISITS:
@@ -132,9 +132,9 @@ class AnchorSearch:
         return None
 
     def _by_content(self, position: int, message: CanonicalMessage) -> Anchor | None:
-        """By text, by tool calls under other ids, by ids inside the text, by its place; each a little less certain."""
+        """Match by text, tool calls under other ids, ids inside the text, then position, in falling certainty."""
         if any(len(call_id) >= _FULL_ID for call_id in message.call_ids):
-            return None  # every client keeps ids: an unknown one of full length is somebody else's
+            return None  # clients keep ids: an unknown full-length id comes from another server
         self._num_looks += 1
         if self._num_looks > _MAX_LOOKS:
             return None
@@ -151,14 +151,14 @@ class AnchorSearch:
         return anchor or (self._by_place(position, lines) if lines else None)
 
     def _lines_at(self, position: int, text: str) -> list[str]:
-        """The lines of an assistant message; none once too much was read in vain."""
+        """The lines of an assistant message; empty once the text budget is spent."""
         if position not in self._lines:
             self._num_chars += len(text)
             self._lines[position] = text_lines(text) if self._num_chars <= _MAX_REPLY_TEXT else []
         return self._lines[position]
 
     def _by_place(self, position: int, lines: list[str]) -> Anchor | None:
-        """A reply that was shortened or added to: it stands behind the very request it answered and begins alike."""
+        """A truncated or extended reply: it follows the request it answered and begins alike."""
         said = " ".join(lines)
         for turn in self._known.by_request(self._reading.key_before(position)):
             reply = collapse(turn.reply_text)
@@ -168,7 +168,7 @@ class AnchorSearch:
         return None
 
     def _joined(self, position: int, lines: list[str]) -> Anchor | None:
-        """A reply that is the end or the beginning of the text: the longest end first, then the longest beginning."""
+        """A reply that is a suffix or a prefix of the text; longest suffix first, then longest prefix."""
         for keys in (backward_keys(lines[-_MAX_LINES:]), forward_keys(lines[:_MAX_LINES])):
             for key in reversed(list(keys)[: min(len(lines) - 1, _MAX_LINES)]):
                 anchor = self._choose(key, position)
@@ -177,7 +177,7 @@ class AnchorSearch:
         return None
 
     def _by_summary(self, text: str) -> KnownTurn | None:
-        """A compaction whose summary a user message holds, in a request that carries a conversation on."""
+        """A compaction whose summary a user message contains, in a request that continues a conversation."""
         if not self._known.has_summaries or not self._may_carry_summary or self._num_searched > _MAX_REPLY_TEXT:
             return None
         text = clipped(text, SEARCHED_TEXT)
@@ -193,13 +193,13 @@ class AnchorSearch:
         return None
 
     def _choose(self, reply_key: bytes, position: int) -> Anchor | None:
-        """The turn whose reply stands at `position`, of those that said the same; None when none fits."""
+        """The best match at `position` among turns with equal replies; None when no evidence suffices."""
         candidates = list(self._known.by_reply(reply_key))
         if not candidates:
             return None
         key = self._reading.key_before(position)
         best = [turn for turn in candidates if turn.request_key == key]
-        if not best and len(candidates) == MAX_LOOKED_AT:  # many say this: the one asked for may be an older one
+        if not best and len(candidates) == MAX_LOOKED_AT:  # truncated postings: the match may be an older turn
             best = [turn for turn in self._known.by_request(key) if reply_key in turn.reply_keys]
         if not best:
             self._num_weighed += len(candidates)
@@ -215,7 +215,7 @@ class AnchorSearch:
         return Anchor(max(best, key=self._preference), position, equals)
 
     def _preference(self, turn: KnownTurn) -> tuple[float, ...]:
-        """Among turns that fit equally: the session named, the reply that arrived, the line that waits to go on."""
+        """Tie-breakers: same session name, same connection, delivered reply, not yet continued, most recent."""
         return (
             turn.name is not None and turn.name == self._identity.name,
             turn.connection is not None and turn.connection == self._connection,
@@ -225,13 +225,13 @@ class AnchorSearch:
         )
 
     def _evidence(self, turn: KnownTurn, position: int, said: str, before: Anchor | None) -> float:
-        """How much speaks for a turn, of those that said what stands at `position`.
+        """Score a turn whose reply equals the message at `position`.
 
         Args:
             said: the user message before it.
             before: the reply of ours before it.
         """
-        if turn.asks_summary:  # its request holds the history as one text: nothing else can agree
+        if turn.asks_summary:  # its request is one text, so there is nothing else to compare
             return _ACCEPTED if position < _SUMMARY_PLACES else 0.0
         evidence, asked = 0.0, turn.user_text
         if asked and said:
@@ -245,11 +245,11 @@ class AnchorSearch:
         return evidence
 
     def _order_evidence(self, turn: KnownTurn, before: Anchor | None) -> float:
-        """Whether the reply of ours before this one is the one that the turn continued."""
+        """Score whether the previous reply of ours belongs to the turn's parent."""
         if before is None:
             return 0.5 if turn.parent_id is None else 0.0
         if before.turn.asks_summary and before.turn.session_id == turn.session_id:
-            return 2.0  # kept word for word behind the summary of what was before it
+            return 2.0  # kept verbatim after the summary of the earlier history
         earlier = before.equals or {before.turn.turn_id}
         ancestor = turn.parent_id
         if ancestor in earlier:

@@ -1,15 +1,15 @@
-"""Where each request stands: its session, its parent turn, its kind, and what it says about the parent's reply.
+"""Places each request: its session, its parent turn, its kind, and the next state of the parent's reply.
 
     IncomingRequest ─ begin ─▶ Placement ─ engine ─▶ finish(reply) | fail
                          │
-                         ├─ identity     who the client says it is         (a hint for the session)
+                         ├─ identity     the session the client names      (a hint for the session)
                          ├─ ancestry     the last reply of ours in it      (the parent)
                          ├─ kinds        main, side or compaction          (its shape, then its words)
                          └─ known turns  equal requests, continuations     (retry, branch)
 
-One `ConversationIndex` serves one event loop and does no I/O. It keeps keys and short texts of the newest turns;
-everything else is in the store, and `restore` puts a stored turn back, after a restart or when an old conversation goes
-on. Turns of different credentials never meet.
+One `ConversationIndex` serves one event loop and does no I/O. It caches keys and short texts of the newest turns; the
+rest is in the store, and `restore` brings stored turns back, after a restart or when an old conversation continues.
+Turns of different credentials are never matched.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class IncomingRequest:
     """A request as it reached the server.
 
     Attributes:
-        identity: what the client says about itself.
-        credential: the API key as it was sent; only a hash of it is kept.
+        identity: the client's claims about its session.
+        credential: the API key as sent; only a hash of it is kept.
         arrived_at: seconds on the index's clock; 0 is now.
-        connection: whatever names the client's connection or client object; breaks ties only.
+        connection: an id of the client's connection or client object; breaks ties only.
     """
 
     conversation: CanonicalRequest
@@ -58,22 +58,22 @@ class IncomingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request stands.
+    """The place of a request.
 
     >>> Placement(turn_id="t0…2", session_id="s0…1", parent_id="t0…1", kind=TurnKind.MAIN, source="content",
     ...           next_state=({"role": "user", "content": "Shorter, please."},))
 
     Attributes:
-        turn_id: minted for the turn that this request begins.
-        parent_id: the turn whose reply is the last of ours in the request; it may lie in another session (a fork).
+        turn_id: new id of the turn that this request begins.
+        parent_id: the turn whose reply is the last of ours in the request; may belong to another session (a fork).
         retry_of: the turn whose request this one repeats.
-        was_answered: that turn's reply was sent, and lost on its way.
-        next_state: the chat messages after the parent's reply less the client's ephemeral ones; None when there is no
-            parent, nothing after it, or nothing that a person or a tool said (side requests).
-        source: how the session was found: `header`, `body`, `user` or `content`.
-        is_done: the client says that the session ends with this request.
-        credential: the hash of the request's.
-        matching: to be stored as `Turn.matching`, so that `restore` can put the turn back.
+        was_answered: that turn's reply was sent, but did not arrive.
+        next_state: the chat messages after the parent's reply without the client's ephemeral ones; None without a
+            parent, without such messages, and for side requests, which hold neither people's words nor tool results.
+        source: where the session's name comes from: `header`, `body`, `user` or `content`.
+        is_done: the client declares the session ended with this request.
+        credential: hash of the request's credential.
+        matching: stored as `Turn.matching`, from which `restore` rebuilds the turn.
     """
 
     turn_id: str
@@ -90,15 +90,15 @@ class Placement:
 
 
 class ConversationIndex:
-    """Places requests among the turns it knows. Single-threaded; every call takes microseconds.
+    """Places requests among the known turns. Single-threaded; every call takes microseconds.
 
-    Memory is shared fairly: where it is full, the credential that has most turns in it loses the one that it used least
-    recently, so that nobody is pushed out by somebody else's flood.
+    Eviction is fair: a full cache evicts the least recently used turn of the credential that holds the most, so a flood
+    under one key cannot evict the turns of others.
 
     Args:
-        max_turns, max_chars: turns and characters of their texts that are remembered, over all credentials.
-        clock: counts seconds and never jumps; what a wall clock shows decides nothing.
-        on_forget: told of every turn that is pushed out, with the hash of its credential.
+        max_turns, max_chars: cached turns and characters of their texts, over all credentials.
+        clock: monotonic seconds; wall-clock time decides nothing.
+        on_forget: called for every evicted turn with the hash of its credential.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class ConversationIndex:
 
     @property
     def num_turns(self) -> int:
-        """How many turns are remembered."""
+        """The number of cached turns."""
         return self._shares.total
 
     def known(self, credential: str) -> KnownTurns:
-        """What is remembered of a credential, by its hash; nothing of one that is new."""
+        """The known turns of a credential, by its hash; empty for a new one."""
         return self._known.get(credential) or KnownTurns()
 
     # ── the life of a turn ───────────────────────────────────────────────────────────────────────────────────────────
@@ -131,11 +131,11 @@ class ConversationIndex:
     def begin(
         self, request: IncomingRequest, reading: Reading | None = None, free: Container[str] | None = None
     ) -> Placement:
-        """Place a request and remember it as in flight.
+        """Place a request and register its turn as in flight.
 
         Args:
-            reading: of the request, where it was read already.
-            free: session ids that are certainly no other credential's; None where none is but of those remembered.
+            reading: of the request, if already made.
+            free: session ids known to be unused by other credentials; None when only cached sessions exist.
         """
         credential = hash_credential(request.credential)
         reading = reading or Reading(request.conversation)
@@ -195,15 +195,15 @@ class ConversationIndex:
     def finish(
         self, placement: Placement, reply: Message, *, delivered: bool = True, ended_at: float = 0.0, reply_id: str = ""
     ) -> None:
-        """Remember the reply as far as it was sent: even a broken one may come back in a later request.
+        """Register the reply as far as it was sent: a later request may contain even a partial one.
 
         Args:
-            reply: the assistant message, with the tool-call ids that the client got.
-            delivered: it was sent to its end and the connection was open until then.
-            reply_id: the id that a later request may name it by, where that does not encode the turn already.
+            reply: the assistant message, with the tool-call ids that the client received.
+            delivered: it was sent to its end while the connection was open.
+            reply_id: an id by which later requests may reference it, if that does not encode the turn already.
         """
         turn, known = self._find(placement)
-        if turn is None:  # forgotten while it was in flight
+        if turn is None:  # evicted while in flight
             return
         self._num_chars -= turn.num_chars
         take_reply(turn, reply, reply_id)
@@ -216,7 +216,7 @@ class ConversationIndex:
             known.add_failure(turn)
 
     def fail(self, placement: Placement, *, ended_at: float = 0.0) -> None:
-        """Nothing of a reply reached the client: an error, a closed connection."""
+        """Register a turn of whose reply nothing reached the client: an error, a closed connection."""
         turn, known = self._find(placement)
         if turn is not None:
             turn.ended_at = ended_at or self._clock()
@@ -225,10 +225,10 @@ class ConversationIndex:
     # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def restore(self, turns: Iterable[StoredTurn], *, clock_offset_s: float = 0.0) -> None:
-        """Put stored turns back; those known already, or stored without capture, are passed over.
+        """Load stored turns into the cache; skips known turns and those stored without capture.
 
         Args:
-            clock_offset_s: what makes a time since 1970 one of the index's clock.
+            clock_offset_s: added to a Unix time to get the index's clock.
         """
         for stored in sorted(turns, key=lambda turn: turn.created_at):
             kept, credential = stored.matching, owner_of(stored)
@@ -251,14 +251,14 @@ class ConversationIndex:
                 known.turns[stored.retry_of].retried_by = turn.turn_id
 
     def newest_reply(self, name: str) -> str | None:
-        """The turn of the last delivered reply in the newest session that clients call so.
+        """The turn of the last delivered reply in the newest session of that name.
 
         Raises:
             RequestError: sessions of several API keys have the name.
         """
         holders = [known for known in self._known.values() if name in known.newest_session_of]
         if len(holders) > 1:
-            raise RequestError("sessions of several API keys have this name: name the turn with turn_id", "turn_id")
+            raise RequestError("several API keys have a session of this name: send turn_id instead", "turn_id")
         for known in holders:
             session = known.sessions[known.newest_session_of[name]]
             return session.newest_reply if session.newest_reply in known.turns else None
@@ -268,7 +268,7 @@ class ConversationIndex:
         if not session.root_key and turn.kind in CONTINUATIONS:
             session.root_key, session.shape, session.root_text = turn.root_key, turn.shape, turn.root_text
         if turn.root_text == session.root_text:
-            turn.root_text = session.root_text  # one text for all turns of a session
+            turn.root_text = session.root_text  # share one string among the turns of a session
         known.begin(turn, session)
         self._sessions.claim(session.session_id, credential)
         self._shares.add(credential)
@@ -294,14 +294,14 @@ class ConversationIndex:
 
 
 def hash_credential(credential: str) -> str:
-    """What is kept of a credential: enough to tell two apart, nothing to log in with."""
+    """Hash a credential: enough to tell two apart, useless to authenticate with."""
     return blake2b(credential.encode("utf-8", "surrogatepass"), digest_size=16, person=b"openclaw-capture").hexdigest()
 
 
 def _kind(
     kind: TurnKind, reading: Reading, known: KnownTurns, anchor: Anchor | None, retried: KnownTurn | None
 ) -> TurnKind:
-    """A main turn may be a retry or a branch, whatever the client calls it: that is ours to see."""
+    """Refine a main turn into retry or branch, which only matching can detect."""
     if kind is not TurnKind.MAIN:
         return kind
     if retried is not None:
@@ -327,7 +327,7 @@ def _parent(
 
 
 def _next_state(reading: Reading, anchor: Anchor | None, kind: TurnKind) -> tuple[Message, ...] | None:
-    """What followed the parent's reply: people's words, tool results, notes; a client's own orders left out."""
+    """The messages after the parent's reply: people's words, tool results, notes; without the client's own orders."""
     if anchor is None or kind is TurnKind.SIDE:
         return None
     following = []

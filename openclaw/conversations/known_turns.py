@@ -1,7 +1,7 @@
-"""The turns that capture remembers of one credential, and every way to find one of them again.
+"""The in-memory cache of one credential's turns, with an index for every way to find one.
 
-A `KnownTurn` is what is left of a turn once its messages are in the store: keys and short texts. `KnownTurns` holds
-those of one credential; two credentials never share one, so that no turn can find a parent that is not its own.
+A `KnownTurn` holds keys and short texts of a turn whose messages are in the store. `KnownTurns` holds the turns of one
+credential; each credential has its own, so no turn can match a parent of another.
 
     tool-call id ─┐
     reply text   ─┤
@@ -22,38 +22,38 @@ from slime.types import TurnKind
 from openclaw.conversations.postings import Postings
 
 MAX_RECENT = 128
-"""Turns and summaries that are looked through when nothing names a turn."""
+"""Turns and summaries that are searched when a request names no turn."""
 MAX_LABELS = 32
-"""Titles that wait for their conversation; of each, the beginning and the end of its request are kept."""
+"""Titles still without their conversation; each keeps the beginning and the end of its request."""
 
 CONTINUATIONS = (TurnKind.MAIN, TurnKind.BRANCH, TurnKind.RETRY)
-"""The kinds of turn that carry a conversation on."""
+"""The kinds of turn that continue a conversation."""
 
 
 class ReplyState(enum.Enum):
-    """What became of the reply to a turn."""
+    """The delivery state of a turn's reply."""
 
     IN_FLIGHT = "in flight"
     DELIVERED = "delivered"
-    FAILED = "failed"  # an error, a broken stream, a client that went away, or nothing at all in the reply
+    FAILED = "failed"  # an error, a broken stream, a disconnect, or an empty reply
 
 
 @dataclass(slots=True)
 class KnownTurn:
-    """What matching needs to know of a turn.
+    """The fields of a turn that matching needs.
 
     Attributes:
-        request_key: of the conversation that was sent; equal for equal conversations.
-        root_key: of its messages before the first assistant message.
-        shape: model, head of the system prompt and number of tools in one number.
-        user_text, root_text: its newest and its first user message as `Reading` compares them.
-        num_kept: how many messages the conversation had, without the client's ephemeral ones.
+        request_key: key of the conversation sent; equal for equal conversations.
+        root_key: key of its messages before the first assistant message.
+        shape: model, head of the system prompt and number of tools, hashed.
+        user_text, root_text: its newest and its first user message, normalized by `Reading`.
+        num_kept: messages of the conversation without the client's ephemeral ones.
         call_ids, reply_text, reply_keys: of the reply, once there is one.
-        asks_summary: its request asks for a summary of a conversation, whatever its kind is said to be.
-        summary: of such a request, the reply as clients carry it on.
+        asks_summary: its request asks for a summary of a conversation, whatever its declared kind.
+        summary: the reply to such a request, as clients carry it over.
         arrived_at, ended_at: seconds on the index's clock.
-        last_activity: when it, or an attempt to go on from it, ended.
-        retried_by: the turn that sent this one's request again.
+        last_activity: when it, or an attempt to continue it, ended.
+        retried_by: the turn that repeated this one's request.
     """
 
     turn_id: str
@@ -82,23 +82,22 @@ class KnownTurn:
 
     @property
     def num_chars(self) -> int:
-        """Characters of text that are held for it."""
+        """Characters of text held in memory."""
         texts = (self.user_text, self.root_text, self.reply_text, self.summary, self.name or "")
         return sum(map(len, texts))
 
 
 @dataclass(slots=True)
 class SessionState:
-    """What matching needs to know of a session.
+    """The fields of a session that matching needs.
 
     Attributes:
-        base: the name that the client gave, without the number of a later conversation under it; None by content.
-        num_alive: main turns in flight or delivered; with one, what starts afresh under a loose name is another
-            conversation.
-        has_label: a title or the like was made for it.
-        root_key, shape, root_text: of the request that began it; empty while only side requests belong to it.
-        newest, newest_at: its newest turn, and when that arrived.
-        newest_reply: the turn of its newest reply that arrived; empty when there is none.
+        base: the client's name for it, without the number of a later conversation; None when matched by content.
+        num_alive: main turns in flight or delivered; if any, a fresh start under a loose name is a new conversation.
+        has_label: a title or similar was generated for it.
+        root_key, shape, root_text: of its first request; empty while it has only side requests.
+        newest, newest_at: its newest turn and that turn's arrival.
+        newest_reply: the turn of its newest delivered reply; empty when there is none.
     """
 
     session_id: str
@@ -127,14 +126,14 @@ class KnownTurns:
         self._by_reply: Postings[bytes] = Postings()
         self._by_request: Postings[bytes] = Postings()
         self._unanswered: Postings[bytes] = Postings()  # by request key
-        self._continued_by: Postings[str] = Postings()  # also by parents that are not known (any more)
+        self._continued_by: Postings[str] = Postings()  # also for parents not (or no longer) cached
         self._recent: deque[str] = deque(maxlen=MAX_RECENT)
         self._recent_since = float("-inf")
         self._failed: deque[str] = deque(maxlen=MAX_RECENT)
         self._summaries: deque[str] = deque(maxlen=MAX_RECENT)
 
     def begin(self, turn: KnownTurn, session: SessionState) -> None:
-        """Remember a turn: one that arrives, or an older one that comes back from the store."""
+        """Add a turn: a new one, or an older one restored from the store."""
         self.turns[turn.turn_id] = turn
         self._by_request.add(turn.request_key, turn.turn_id)
         self._unanswered.add(turn.request_key, turn.turn_id)
@@ -162,7 +161,7 @@ class KnownTurns:
         return other is None or session.newest_at >= other.newest_at
 
     def add_reply(self, turn: KnownTurn) -> None:
-        """Make a turn findable by what its reply holds; `call_ids`, `reply_keys` and `summary` are set."""
+        """Index a turn by its reply: `call_ids`, `reply_keys` and `summary` must be set."""
         turn.last_activity = max(turn.last_activity, turn.ended_at)
         for call_id in turn.call_ids:
             self._by_call_id[call_id] = turn.turn_id
@@ -172,7 +171,7 @@ class KnownTurns:
             self._summaries.append(turn.turn_id)
 
     def add_delivery(self, turn: KnownTurn) -> None:
-        """Note that a turn's reply arrived."""
+        """Mark a turn's reply as delivered."""
         turn.state = ReplyState.DELIVERED
         self._unanswered.discard(turn.request_key, turn.turn_id)
         session = self.sessions[turn.session_id]
@@ -181,7 +180,7 @@ class KnownTurns:
             session.newest_reply = turn.turn_id
 
     def add_failure(self, turn: KnownTurn) -> None:
-        """Note that a turn failed: in flight, or on the last stretch, as its client says by asking again."""
+        """Mark a turn as failed: in flight, or after sending when the client's retry shows that it did not arrive."""
         turn.state = ReplyState.FAILED
         self._unanswered.add(turn.request_key, turn.turn_id)
         self._failed.append(turn.turn_id)
@@ -221,11 +220,11 @@ class KnownTurns:
         return turn.parent_id if turn is not None else None
 
     def continuations(self, turn: KnownTurn) -> Iterator[KnownTurn]:
-        """Turns that went on from this one and have not failed."""
+        """Turns that continue this one and have not failed."""
         return self._known(self._continued_by.newest(turn.turn_id))
 
     def is_open(self, turn: KnownTurn) -> bool:
-        """Whether nothing went on from the turn, but for attempts that failed."""
+        """Whether no turn continues this one, failed attempts aside."""
         return turn.turn_id not in self._continued_by
 
     def by_reply(self, key: bytes) -> Iterator[KnownTurn]:
@@ -237,7 +236,7 @@ class KnownTurns:
         return self._known(self._by_request.newest(key))
 
     def unanswered(self, key: bytes) -> Iterator[KnownTurn]:
-        """Those of them whose reply is under way or failed."""
+        """As `by_request`, only turns whose reply is in flight or failed."""
         return self._known(self._unanswered.newest(key))
 
     def recent(self) -> Iterator[KnownTurn]:
@@ -245,7 +244,7 @@ class KnownTurns:
         return self._known(reversed(self._recent))
 
     def failed(self) -> Iterator[KnownTurn]:
-        """Turns that failed lately and were not sent again, newest first."""
+        """Recently failed turns without a retry, newest first."""
         return (turn for turn in self._known(reversed(self._failed)) if turn.retried_by is None)
 
     @property
@@ -253,7 +252,7 @@ class KnownTurns:
         return bool(self._summaries)
 
     def summaries(self) -> Iterator[KnownTurn]:
-        """Compactions made lately, newest first."""
+        """Recent compactions, newest first."""
         return self._known(reversed(self._summaries))
 
     def _unlink(self, turn: KnownTurn) -> None:

@@ -1,8 +1,8 @@
-"""Which session a request belongs to when neither its client nor a reply of ours in it says so.
+"""Links a request to a session by content, when neither the client's name nor a reply of ours identifies it.
 
-A title, a commit message or a summary is asked for *about* a conversation, whose words stand in one message. A
-conversation whose replies we do not know went on somewhere else. An application that starts over right after its stream
-broke is still in the same session.
+A request for a title, a commit message or a summary is *about* a conversation, whose text one message contains. A
+conversation whose replies are unknown continued on another server. An application that starts over right after its
+stream broke stays in the same session.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from openclaw.requests.reading import Reading
 
 _LABEL_WAIT_S = 60.0  # a title may come this long before the first request of its conversation
 _LABEL_LATE_S = 2.0  # or this long after it
-_RESTART_S = 1.0  # an application that starts over after a broken stream does so at once; a person does not
-_HEAD = 200  # characters of a text that are looked for in another
-_SHORT = 8  # a text below this length must stand on a line of its own
+_RESTART_S = 1.0  # an application restarts a broken stream within this time; a person takes longer
+_HEAD = 200  # characters of a text that are searched for in another
+_SHORT = 8  # a shorter text counts only when delimited
 _DELEGATED_S, _DELEGATED_MIN = 120.0, 40
 
 
 def session_spoken_of(reading: Reading, kind: TurnKind, known: KnownTurns, now: float) -> SessionState | None:
     """The session that a side request or a compaction is about; None when it is not there (yet)."""
     text = reading.all_user_text
-    said: dict[str, list[bool]] = {}  # by session, newest first: does each of its turns' replies stand in the text?
-    asked: dict[str, set[str]] = {}  # which of its people's words do
+    said: dict[str, list[bool]] = {}  # by session, newest first: whether the text contains each turn's reply
+    asked: dict[str, set[str]] = {}  # the user messages that it contains
     for turn in known.recent():
         if turn.kind is TurnKind.SIDE or turn.asks_summary:
             continue
@@ -34,7 +34,7 @@ def session_spoken_of(reading: Reading, kind: TurnKind, known: KnownTurns, now: 
         asked.setdefault(turn.session_id, set()).update({opening} if _stands_in(opening, text) else ())
 
     def agreement(session_id: str) -> tuple[int, float]:
-        """People's words first, few say the same; then how much of what was said to them is there."""
+        """User messages found, which rarely coincide, then the share of replies found."""
         is_begun = _stands_in(_opening(known.sessions[session_id].root_text), text)
         return len(asked[session_id]) + is_begun, sum(said[session_id]) / len(said[session_id])
 
@@ -46,7 +46,7 @@ def session_spoken_of(reading: Reading, kind: TurnKind, known: KnownTurns, now: 
 
 
 def _just_begun(text: str, known: KnownTurns, now: float) -> SessionState | None:
-    """A conversation that began a moment ago with words that stand in a label's request."""
+    """A conversation that just began with words that the label's request contains."""
     for turn in known.recent():
         if now - turn.arrived_at > _LABEL_LATE_S:
             return None
@@ -58,7 +58,7 @@ def _just_begun(text: str, known: KnownTurns, now: float) -> SessionState | None
 
 
 def session_labelled_before(reading: Reading, known: KnownTurns, now: float) -> SessionState | None:
-    """The session that a waiting title opened for the conversation that begins with this request."""
+    """The session that a title request opened for the conversation that begins with this request."""
     for label, text in reversed(known.waiting_labels):
         if now - label.arrived_at > _LABEL_WAIT_S:
             return None
@@ -69,7 +69,7 @@ def session_labelled_before(reading: Reading, known: KnownTurns, now: float) -> 
 
 
 def session_started_over(reading: Reading, known: KnownTurns, now: float) -> SessionState | None:
-    """The session whose stream broke a moment ago and whose first request this repeats."""
+    """The session whose stream just broke and whose first request this one repeats."""
     session = session_with_root(reading, known)
     newest = known.turns.get(session.newest) if session is not None else None
     if newest is None or newest.state is not ReplyState.FAILED or newest.retried_by is not None:
@@ -78,13 +78,13 @@ def session_started_over(reading: Reading, known: KnownTurns, now: float) -> Ses
 
 
 def session_with_root(reading: Reading, known: KnownTurns) -> SessionState | None:
-    """The newest session that began with the messages that this request begins with, from the same agent."""
+    """The newest session of the same agent with the same first messages."""
     session_id = known.newest_session_from.get((reading.root_key, reading.shape))
     return known.sessions.get(session_id) if session_id is not None else None
 
 
 def delegating_turn(reading: Reading, known: KnownTurns, now: float) -> KnownTurn | None:
-    """The turn whose whole reply is handed on as a user's message (a planner to an editor)."""
+    """The turn whose complete reply is passed on as a user message (a planner to an editor)."""
     text = collapse(reading.last_user)
     if len(text) < _DELEGATED_MIN:
         return None
@@ -98,13 +98,13 @@ def delegating_turn(reading: Reading, known: KnownTurns, now: float) -> KnownTur
 
 
 def _opening(words: str) -> str:
-    """The first line of a message when it says something: what a client adds to a message stands further down."""
+    """The first line of a message unless it is too short: clients append their additions below it."""
     line = words.split("\n", 1)[0]
     return line if len(line) >= _SHORT else words
 
 
 def _stands_in(words: str, text: str) -> bool:
-    """Whether a user's words, or their head, stand in a collapsed text; short ones only by themselves."""
+    """Whether a collapsed text contains a user's words, or their head; short words must be delimited."""
     head = collapse(words[:_HEAD])
     if not head or head not in text:
         return False

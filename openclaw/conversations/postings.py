@@ -1,6 +1,6 @@
-"""Which turns a key leads to, and who holds how many: the two indexes that matching keeps of its memory.
+"""Two indexes over the cached turns: postings (turn ids by key) and shares (turn counts per credential).
 
-Every step takes the same time however many turns share a key: load tests and health checks ask one question for ever.
+Every operation takes constant time however many turns share a key: load tests and health checks repeat one request.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bytes, str)
 
 MAX_LOOKED_AT = 64
-"""Turns under one key that are looked at, newest first."""
+"""The most turns returned for one key, newest first."""
 
 
 class Postings(Generic[K]):
-    """Turn ids under keys, in the order they came.
+    """Turn ids by key, in insertion order.
 
     >>> postings = Postings[str]()
     >>> postings.add("a", "t1"), postings.add("a", "t2"), list(postings.newest("a"))
@@ -24,14 +24,14 @@ class Postings(Generic[K]):
     """
 
     def __init__(self) -> None:
-        # Most keys lead to one turn; only those that lead to more pay for a table.
+        # Most keys have one turn; only keys with several need a dict.
         self._entries: dict[K, str | dict[str, None]] = {}
 
     def __contains__(self, key: K) -> bool:
         return key in self._entries
 
     def __len__(self) -> int:
-        """How many entries there are under all keys."""
+        """The number of entries under all keys."""
         return sum(1 if isinstance(entry, str) else len(entry) for entry in self._entries.values())
 
     def add(self, key: K, turn_id: str) -> None:
@@ -65,7 +65,7 @@ class Postings(Generic[K]):
 
 
 class Shares:
-    """How many turns each holder has; who has most is known at once.
+    """Counts turns per holder; finds the largest in constant time.
 
     >>> shares = Shares()
     >>> shares.add("a"), shares.add("a"), shares.add("b"), shares.largest(), shares.total
@@ -88,7 +88,7 @@ class Shares:
             self._most -= 1
 
     def largest(self) -> str:
-        """A holder that has as many as any."""
+        """A holder with the highest count."""
         return next(reversed(self._holders[self._most]))
 
     def _move(self, holder: str, step: int) -> None:

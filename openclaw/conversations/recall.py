@@ -1,9 +1,9 @@
-"""What a request may continue, brought back from the store where memory does not hold it.
+"""Loads the turns that a request may continue from the store into the in-memory index.
 
     request ─ wanted: call ids, keys of the last replies, its session's name ─▶ one look-up ─▶ ConversationIndex.restore
 
-After a restart memory is empty, and what was used least is pushed out of it: a conversation comes back when it goes on.
-A request for which memory is enough costs no look-up, and what was looked for once is not looked for again.
+The cache is empty after a restart and evicts the least used turns: a conversation is loaded again when it continues.
+A cache hit costs no look-up, and a key is looked up only once.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from openclaw.requests.slices import in_slices
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
-"""How long a request waits to be told what it continues; then it begins a conversation."""
+"""How long a request waits for the look-up; then it starts a new conversation."""
 NAMED_PATIENCE_S = 3.0
-"""How long feedback waits to be told whose session it names; then it is refused, to be sent again."""
-_MAX_ASKED = 50_000  # keys that need not be looked for again
-_BATCH = 64  # turns of an earlier program's store that get their keys at a time
+"""How long feedback waits for the session it names; then it is refused and can be retried."""
+_MAX_ASKED = 50_000  # keys already looked up
+_BATCH = 64  # turns of an older store version that get keys in one transaction
 _PAUSE_S = 0.02
 
 
 class Recall:
-    """Stands between the index and the store.
+    """Fills the index from the store on demand.
 
     Attributes:
-        index: what it fills.
+        index: the in-memory index.
     """
 
     def __init__(self, store: Store) -> None:
@@ -57,13 +57,13 @@ class Recall:
         self._store_has_more = False
 
     async def start(self) -> None:
-        """Take up what went on a moment ago; everything else waits until it is asked for."""
+        """Load the most recent turns; all others are loaded on demand."""
         notes = await self._store.newest_notes(MAX_RECENT)
         self._store_has_more = bool(notes)
         self.index.restore(notes, clock_offset_s=_clock_offset_s())
 
     async def give_keys(self) -> None:
-        """Give their keys to turns that a program stored which had none, the newest first, a few at a time."""
+        """Backfill the keys of turns that an older version stored without, newest first, in small batches."""
         while True:
             below, notes = await self._store.unkeyed(_BATCH)
             if notes or below > 1:
@@ -73,10 +73,10 @@ class Recall:
             await asyncio.sleep(_PAUSE_S)
 
     async def before(self, request: IncomingRequest, reading: Reading) -> Container[str] | None:
-        """Bring back what the request may continue.
+        """Load the turns that a request may continue.
 
         Returns:
-            Session ids that are certainly not another credential's; None where nobody is but those remembered.
+            Session ids known to be unused by other credentials; None when only cached sessions exist.
         """
         if not self._store_has_more:
             return None
@@ -94,7 +94,7 @@ class Recall:
             async with asyncio.timeout(PATIENCE_S):
                 recalled = await self._store.recall(keys, turn_ids, names)
         except (StoreError, TimeoutError) as error:
-            log.warning("earlier turns not readable error=%s", error)
+            log.warning("cannot read earlier turns error=%s", error)
             return ()
         own = [note for note in recalled.notes if owner_of(note) == credential]
         self.index.restore(own, clock_offset_s=_clock_offset_s())
@@ -106,9 +106,9 @@ class Recall:
         return [name for name in names if owners.get(name, credential) == credential]
 
     async def session_named(self, name: str) -> None:
-        """Bring back the newest turns of the session that a client called so, of any credential.
+        """Load the newest turns of the session of that name, of any credential.
 
-        Raises: StoreUnavailable when the store does not answer in time.
+        Raises: StoreUnavailable when the store times out.
         """
         if not self._store_has_more:
             return
@@ -119,7 +119,7 @@ class Recall:
                     recalled = await self._store.recall([session_key(name, owner)])
                     self.index.restore(recalled.notes, clock_offset_s=_clock_offset_s())
         except TimeoutError:
-            raise StoreUnavailable(f"the store did not say in {NAMED_PATIENCE_S:g} s who is called so") from None
+            raise StoreUnavailable(f"looking up the session in the store took over {NAMED_PATIENCE_S:g} s") from None
 
     def _is_new(self, key: bytes) -> bool:
         return key not in self._asked
@@ -132,5 +132,5 @@ class Recall:
 
 
 def _clock_offset_s() -> float:
-    """What makes a time since 1970 one of the index's clock."""
+    """The offset from Unix time to the index's clock."""
     return time.monotonic() - time.time()

@@ -1,4 +1,4 @@
-"""Requests that repeat an earlier one (retries) and requests that continue a reply a second time (branches)."""
+"""Detects retries (requests that repeat an earlier one) and branches (second continuations of a reply)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from openclaw.conversations.known_turns import CONTINUATIONS, KnownTurn, KnownTu
 from openclaw.requests.identity import Identity
 from openclaw.requests.reading import Reading
 
-_RETRY_WINDOW_S = 900.0  # an equal request this long after a failure is a new one
-_LOST_WITHIN_S = 60.0  # a library asks again within seconds of a connection that broke
+_RETRY_WINDOW_S = 900.0  # an equal request later than this after a failure is a new one
+_LOST_WITHIN_S = 60.0  # client libraries retry within seconds of a broken connection
 
 
 def find_retried(
@@ -16,10 +16,10 @@ def find_retried(
 ) -> KnownTurn | None:
     """The turn whose request this one repeats because its reply failed, never arrived or was empty.
 
-    An equal request is a retry of one that failed. Of one still in flight it is a retry when the client's library
-    counts it as one, or when it comes from the very same session, which does not ask twice at once; else it is not,
-    because parallel rollouts start with equal requests. Of one that was answered it is a new question, unless the
-    library counts it as a retry and there is one answer only that it can have missed.
+    An equal request retries a failed one. It retries one still in flight when the client library counts it as a retry
+    or it comes from the same session, which sends one request at a time; otherwise it does not, because parallel
+    rollouts start with equal requests. After an answered one it is a new question, unless the library counts it as a
+    retry and exactly one answer can have been lost.
     """
     parent_id = anchor.turn.turn_id if anchor is not None else None
     for turn in known.unanswered(reading.request_key):
@@ -44,7 +44,7 @@ def find_retried(
 def _lost_on_its_way(
     reading: Reading, known: KnownTurns, identity: Identity, parent_id: str | None, now: float
 ) -> KnownTurn | None:
-    """The one turn that was just answered, and went on nowhere: its reply was sent, and did not arrive."""
+    """The only just-answered turn without a continuation: its reply was sent but did not arrive."""
     missed = [
         turn
         for turn in known.by_request(reading.request_key)
@@ -59,10 +59,10 @@ def _lost_on_its_way(
 
 
 def is_continued(turn: KnownTurn, reading: Reading, known: KnownTurns) -> bool:
-    """Whether a conversation already went on from this turn, with a reply that arrived.
+    """Whether a delivered turn already continues this one.
 
-    A request that holds the whole of that continuation's request and goes on after it is no rival: the client dropped
-    or replaced the reply, and talks on.
+    A request that starts with that continuation's whole request does not count as a branch: the client dropped or
+    replaced the reply and continued.
     """
     return any(
         other.kind in CONTINUATIONS
@@ -73,20 +73,20 @@ def is_continued(turn: KnownTurn, reading: Reading, known: KnownTurns) -> bool:
 
 
 def _is_here(turn: KnownTurn, identity: Identity) -> bool:
-    """Whether client names say that the turn belongs to the same session."""
+    """Whether the client's names put the turn in the same session."""
     return identity.is_firm and turn.name == identity.name
 
 
 def _is_elsewhere(turn: KnownTurn, identity: Identity) -> bool:
-    """Whether client names say that the turn belongs to another session."""
+    """Whether the client's names put the turn in another session."""
     return turn.name is not None and identity.name is not None and turn.name != identity.name
 
 
 def _is_rewritten(turn: KnownTurn, reading: Reading, identity: Identity) -> bool:
-    """Whether a client wrapped the failed request's words in a note, or added one, to ask again.
+    """Whether a client retried the failed request with its words wrapped in a note, or with a note appended.
 
-    The wrapped words keep lines of their own, and the conversation its length; an added note is believed only within
-    one trace, because a person who asks something else after a failure adds a message too.
+    Wrapped words keep lines of their own, and the conversation its length; an appended note counts only within one
+    trace, because a person who asks something else after a failure also appends a message.
     """
     if turn.num_kept == reading.num_kept:
         wrapped = f"\n{turn.user_text}\n"

@@ -1,4 +1,4 @@
-"""Which session a placed request belongs to, and what new sessions are called."""
+"""Chooses the session of a request and names new sessions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from openclaw.requests.turn_ids import new_turn_id
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is known of a request when its session is chosen.
+    """The inputs for choosing a request's session.
 
     Attributes:
-        free: ids that are certainly no session of somebody else; None where there are none but those remembered.
+        free: session ids known to be unused by other credentials; None when only cached sessions exist.
     """
 
     reading: Reading
@@ -32,7 +32,7 @@ class Request:
 
 
 class SessionChooser:
-    """Chooses sessions, and keeps the names of different credentials apart."""
+    """Chooses sessions and keeps the session ids of different credentials apart."""
 
     def __init__(self) -> None:
         self._owner: dict[str, str] = {}  # session id -> hash of the credential
@@ -44,7 +44,7 @@ class SessionChooser:
         self._owner.pop(session_id, None)
 
     def choose(self, request: Request, known: KnownTurns, credential: str) -> SessionState:
-        """By firm name, else the session of the turn it repeats or continues, else by loose name, else by content."""
+        """By firm name, else the session of the repeated or continued turn, else by loose name, else by content."""
         identity = request.identity
         if identity.is_firm and identity.name is not None:
             return self._named(identity.name, request, known, credential)
@@ -54,7 +54,7 @@ class SessionChooser:
         if request.parent is not None:
             session = known.sessions[request.parent.session_id]
             if identity.name is None or session.num_alive or not request.parent.asks_summary:
-                return session  # not that of a summary which never found the conversation it was about
+                return session  # except that of a summary that matched no conversation
         if identity.name is not None and not (about and identity.name not in known.newest_session_of):
             session = self._named(identity.name, request, known, credential)
             starts = request.kind is TurnKind.MAIN and not request.reading.has_assistant
@@ -71,22 +71,22 @@ class SessionChooser:
         return _new("s" + new_turn_id(), None)
 
     def _named(self, name: str, request: Request, known: KnownTurns, credential: str) -> SessionState:
-        """The newest session of that name and credential; somebody else's of the same name is another one."""
+        """The newest session of that name under this credential, else a new one."""
         session_id = known.newest_session_of.get(name)
         return (
             known.sessions[session_id] if session_id is not None else self._first_free(name, name, request, credential)
         )
 
     def _next_under(self, name: str, session: SessionState, request: Request, credential: str) -> SessionState:
-        """The next conversation under a name that stands for more than one: `name#2`, `name#3`, …"""
+        """A new conversation under a loose name: `name#2`, `name#3`, …"""
         number = session.session_id.partition("~")[0].rpartition("#")[2] if session.session_id != name else ""
         count = int(number) + 1 if number.isdecimal() and len(number) < 10 else 2
         return self._first_free(f"{name}#{count}", name, request, credential)
 
     def _first_free(self, session_id: str, name: str, request: Request, credential: str) -> SessionState:
-        """A new session called as the client calls it, unless that is, or may be, somebody else's.
+        """A new session under the client's name, suffixed when another credential has, or may have, that id.
 
-        No plain id holds a `~`, so that one with a credential's mark behind it is that credential's own.
+        Plain ids contain no `~`, so an id with a credential's suffix belongs to that credential.
         """
         is_free = request.free is None or session_id in request.free
         owner = self._owner.get(session_id, credential if is_free else None)
@@ -106,7 +106,7 @@ def _by_content(request: Request, known: KnownTurns) -> SessionState | None:
     if not reading.has_assistant:
         labelled = linking.session_labelled_before(reading, known, now)
         return labelled or linking.session_started_over(reading, known, now)
-    # Replies that are not ours: examples when they make no calls, else a conversation that went on elsewhere.
+    # Replies that are not ours: examples if without tool calls, else a conversation continued from another server.
     if any(message.call_ids for message in reading.messages):
         return linking.session_with_root(reading, known)
     return None

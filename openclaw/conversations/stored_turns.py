@@ -1,10 +1,10 @@
-"""What of a turn is stored so that matching finds it again, and how it is put back.
+"""Converts known turns to and from their stored form, and computes the keys that the store indexes them by.
 
     KnownTurn ─ matching_of ─▶ Turn.matching ─▶ store ─▶ TurnNote ─ known_from ─▶ KnownTurn
         │
-        └─ keys_of ─▶ digests of credential, kind of key and value: the store's index, which nothing reads at the start
+        └─ keys_of ─▶ digests of credential, kind of key and value: the store's index, not read at startup
 
-A key says which credential it belongs to, so that a look-up cannot be made without one.
+Keys are hashed with the credential, so a look-up needs one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from openclaw.requests.reading import KEPT_TEXT, Reading, backward_keys, calls_k
 from openclaw.requests.turn_ids import turn_of
 
 MAX_WANTED = 64
-"""Turns that are looked for by name, and keys that are looked for, for one request."""
-_KEPT_SUMMARY = 16_384  # characters of a summary by whose beginning it is found
-_MAX_UNKNOWN = 4  # replies at a request's end that are looked for in the store
-_MAX_JOINED = 16  # line ends at which the last of them is tried as several replies
-_MAX_REPLY = 65_536  # characters of a reply that is looked for
+"""The most turn ids, and keys, looked up for one request."""
+_KEPT_SUMMARY = 16_384  # leading characters of a summary that are compared
+_MAX_UNKNOWN = 4  # replies at a request's end that are looked up in the store
+_MAX_JOINED = 16  # line ends at which the last of them is split into several replies
+_MAX_REPLY = 65_536  # characters of the longest reply that is looked up
 
 
 class StoredTurn(Protocol):
-    """What is read of a turn in the store: a `Turn`, or a `TurnNote` that leaves out what is long."""
+    """A turn read from the store: a `Turn`, or a `TurnNote` without the long fields."""
 
     @property
     def turn_id(self) -> str: ...
@@ -55,7 +55,7 @@ class StoredTurn(Protocol):
 
 
 def take_reply(turn: KnownTurn, reply: Message, reply_id: str = "") -> None:
-    """Set what a turn can be found by from its reply."""
+    """Set the fields by which a turn is found through its reply."""
     turn.call_ids = tuple(filter(None, (alphanumeric(call.get("id")) for call in reply.get("tool_calls") or ())))
     text = text_of(reply.get("content"))
     lines = text_lines(text)
@@ -90,7 +90,7 @@ def matching_of(turn: KnownTurn, session: SessionState, credential: str) -> dict
 
 
 def known_from(stored: StoredTurn, kept: Mapping[str, Any], at: float) -> KnownTurn:
-    """The turn as it was known, its reply included; `at` is when it was, on the index's clock."""
+    """Rebuild a known turn, its reply included; `at` is its time on the index's clock."""
     turn = KnownTurn(
         turn_id=stored.turn_id,
         session_id=stored.session_id,
@@ -124,12 +124,12 @@ def _place(request_key: bytes, reply_key: bytes) -> bytes:
 
 
 def owner_of(stored: StoredTurn) -> str | None:
-    """The hash of the credential that a turn was captured with; None for one that was not captured."""
+    """The hash of the credential that a turn was captured with; None if it was not captured."""
     return None if stored.matching is None else str(stored.matching["credential"])
 
 
 def keys_of(stored: StoredTurn) -> tuple[bytes, ...]:
-    """The keys under which a turn is stored; none for one that was not captured."""
+    """The keys under which a turn is stored; empty if it was not captured."""
     kept = stored.matching
     if kept is None:
         return ()
@@ -138,7 +138,7 @@ def keys_of(stored: StoredTurn) -> tuple[bytes, ...]:
 
 
 def keys_of_known(turn: KnownTurn, credential: str) -> tuple[bytes, ...]:
-    """The keys of a turn that is remembered, less that of its session."""
+    """The keys of a known turn, without its session's."""
     return _keys(credential, turn.request_key, turn.reply_keys, None)
 
 
@@ -149,12 +149,12 @@ def _keys(credential: str, request_key: bytes, reply_keys: tuple[bytes, ...], ba
 
 
 def session_key(name: str, credential: str) -> bytes:
-    """The key of every turn in a session that a client called so."""
+    """The key shared by every turn of the session of that name."""
     return _key(credential, b"name", name.encode("utf-8", "surrogatepass"))
 
 
 def wanted_turns(reading: Reading, known: KnownTurns) -> Iterator[str]:
-    """Turns that the request's call ids name and that are not remembered, the last ones first; at most 64."""
+    """Turn ids encoded in the request's call ids and not cached, last ones first; at most 64."""
     previous = reading.request.previous_reply_id
     ids = (call_id for message in reversed(reading.messages) for call_id in message.call_ids)
     named = filter(None, map(turn_of, (*([previous] if previous else ()), *islice(ids, 16 * MAX_WANTED))))
@@ -162,7 +162,7 @@ def wanted_turns(reading: Reading, known: KnownTurns) -> Iterator[str]:
 
 
 def wanted_keys(reading: Reading, known: KnownTurns, credential: str) -> Iterator[bytes]:
-    """Keys of the last replies in a request, from the newest back to one that is remembered as standing there."""
+    """Keys of the last replies in a request, from the newest back to the first cached match."""
     num_unknown = 0
     for position in range(len(reading.messages) - 1, -1, -1):
         message = reading.messages[position]

@@ -1,1 +1,1 @@
-"""What a request says: its wire format, canonical messages, plain text, kind and claimed session. No HTTP."""
+"""Reads requests: wire formats, canonical messages, plain text, kind and claimed session. No HTTP."""

@@ -1,9 +1,9 @@
-"""A conversation as matching reads it: who speaks, which text, which tool calls. Pure functions.
+"""Converts chat messages into the canonical form that matching compares: role, text, tool-call ids. Pure functions.
 
     chat messages of any wire format ─ canonical, conversation_of ─▶ CanonicalRequest(messages, system, …)
 
-A canonical message is an OpenAI chat message (`message`, what rendering and judging read) beside the few things that
-matching compares: role, text, and the ids of the tool calls it makes or answers.
+A canonical message pairs the OpenAI chat message, which rendering and judging read, with the fields that matching
+compares: role, text, and the ids of the tool calls it makes or answers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from slime.types import Message
 
 @dataclass(frozen=True, slots=True)
 class CanonicalMessage:
-    """One message of a conversation, whatever wire format it came in.
+    """One message of a conversation, independent of the wire format.
 
     >>> CanonicalMessage("tool", "42", ("call9f0",), {"role": "tool", "tool_call_id": "call_9f0", "content": "42"})
 
     Attributes:
         role: `system` (also `developer`), `user`, `assistant` or `tool`.
-        text: its text parts, joined by line ends.
-        call_ids: of an assistant message the calls it makes, of a tool message the call it answers; letters and
+        text: its text parts, joined by newlines.
+        call_ids: the calls that an assistant message makes, or the one that a tool message answers; letters and
             digits only, because clients drop the rest.
-        message: the same as a chat message; the client's own object where it already was one.
+        message: the OpenAI chat message; the client's own object if it already was one.
     """
 
     role: str
@@ -38,16 +38,16 @@ class CanonicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class CanonicalRequest:
-    """A conversation, and what else of a request tells what it is for.
+    """A conversation, and the request fields that hint at its purpose.
 
     Attributes:
-        messages: the conversation, from the first message that is not part of the system prompt.
+        messages: the conversation after the system prompt.
         system: the system prompt's text, wherever the wire format puts it.
-        num_tools: how many tools the request offers.
-        model: as the client names it.
-        output_schema: the JSON schema that the reply must fit, when the client gave one.
-        max_tokens: the client's limit, None when it set none.
-        previous_reply_id: the reply that the messages continue without repeating it (Responses).
+        num_tools: tools that the request offers.
+        model: the model name that the client sent.
+        output_schema: the JSON schema for the reply, if the client sent one.
+        max_tokens: the client's limit; None if it set none.
+        previous_reply_id: the reply that the messages continue without repeating it (Responses API).
     """
 
     messages: tuple[CanonicalMessage, ...]
@@ -72,7 +72,7 @@ def conversation_of(
     """The canonical form of a request, of its messages' canonical forms.
 
     Args:
-        system: texts of the system prompt that are no messages.
+        system: texts of the system prompt from outside the messages.
     """
     found = list(messages)
     start = next((index for index, message in enumerate(found) if message.role != "system"), len(found))
@@ -88,7 +88,7 @@ def conversation_of(
 
 
 def canonical(message: Message) -> CanonicalMessage:
-    """One chat message as matching reads it; a call without an id has an empty one."""
+    """The canonical form of one chat message; a call without an id gets an empty one."""
     role = message.get("role")
     ids: tuple[str, ...] = ()
     if role == "assistant":
@@ -99,7 +99,7 @@ def canonical(message: Message) -> CanonicalMessage:
         ids = (alphanumeric(message.get("tool_call_id")),)
     elif role == "developer":
         role = "system"
-    elif role == "function":  # the form before tools: no ids
+    elif role == "function":  # the deprecated functions API: no ids
         role = "tool"
     return CanonicalMessage(str(role), text_of(message.get("content")), ids, message)
 
@@ -111,7 +111,7 @@ def alphanumeric(call_id: object) -> str:
 
 
 def with_text(message: Message, text: str) -> Message:
-    """The message with another text; parts that are no text stay as they are, behind it."""
+    """The message with its text replaced; parts that are not text follow unchanged."""
     content = message.get("content")
     others = (
         [part for part in content if isinstance(part, dict) and "text" not in part] if isinstance(content, list) else []

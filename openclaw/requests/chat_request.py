@@ -1,4 +1,4 @@
-"""What a client asks for, in the one form that generation and capture know, whichever wire format it was written in.
+"""Defines the chat request, the one form that generation and capture work on, independent of the wire format.
 
 body ─ an endpoint of openclaw/api ─▶ ChatRequest ─▶ prompt ─▶ engine ─▶ stored turn
 """
@@ -17,13 +17,13 @@ from openclaw.requests.identity import Identity
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks.
+    """The caller of a request.
 
     Attributes:
-        credential: the API key as it was sent; only a hash of it is kept.
-        identity: what the client says about itself: which session it is in, what kind of turn this is.
-        adapter: whose adapter answers; empty is the base.
-        source: whose turns are trained together with this one; empty is the credential's.
+        credential: the API key as sent; only a hash of it is kept.
+        identity: the client's claims: its session and the kind of turn.
+        adapter: the LoRA adapter that serves it; empty for the base model.
+        source: turns of one source are trained together; empty for the credential's.
     """
 
     credential: str = ""
@@ -34,17 +34,17 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A conversation that the model is to continue.
+    """A conversation for the model to continue.
 
     Attributes:
-        messages: OpenAI chat messages, checked by `slime.messages.read_message`.
-        conversation: the same as matching reads it.
+        messages: OpenAI chat messages, validated by `slime.messages.read_message`.
+        conversation: the same in canonical form.
         tools: OpenAI tool definitions.
-        offers_tools: whether the model may call them; not with `tool_choice: "none"`.
-        sampling: its `max_new_tokens` is the client's wish or the default, not yet cut to the context window.
-        stream: the reply is wanted as it is sampled.
+        offers_tools: whether the model may call them; False with `tool_choice: "none"`.
+        sampling: its `max_new_tokens` is the client's value or the default, not yet capped by the context window.
+        stream: whether the client requested a stream.
         template_options: variables for the chat template, e.g. `{"enable_thinking": False}`.
-        num_bytes: of the body, as it came; 0 where that is not known.
+        num_bytes: size of the raw body; 0 if unknown.
     """
 
     messages: Sequence[Message]

@@ -1,11 +1,11 @@
-"""Who says which session a request belongs to: headers, body fields, `user`, a line in the text.
+"""Extracts the session that a client claims: from headers, body fields, `user`, or a line in the text.
 
-What a client says about itself is a hint for the *session* only. The parent of a request is always found in its
-messages (`openclaw.conversations.index`): titles share the session header of their conversation, sub-agents the cache
-key of their parent, and a fork takes a new name for an old history.
+The claim is a hint for the *session* only. The parent of a request is always found in its messages
+(`openclaw.conversations.index`): titles share the session header of their conversation, sub-agents the cache key of
+their parent, and a fork uses a new name for an old history.
 
-A name is *firm* when it stands for one conversation, and *loose* when it stands for a person, a cache or a workspace in
-which conversations begin and end; then the history decides which of them a request continues.
+A name is *firm* when it identifies one conversation, and *loose* when it identifies a person, a cache or a workspace
+with many conversations; then the history decides which of them a request continues.
 """
 
 from __future__ import annotations
@@ -66,26 +66,26 @@ IDENTITY_FIELDS = frozenset(
 )
 
 _RUNTIME = re.compile(r"Runtime: agent=(\S{1,64}+) \| session=(\S{1,256}+)")
-_NAME, _NAME_HEAD = 256, 96  # longest name that stays as it is; what is left of a longer one, before its digest
-_SEARCHED = 65_536  # characters of a text, at its ends, in which a session is looked for
-_METADATA = 4_096  # characters of a JSON string in which a session is looked for
+_NAME, _NAME_HEAD = 256, 96  # longest name kept whole; the head of a longer one, before its digest
+_SEARCHED = 65_536  # characters at both ends of a text that are searched for a session
+_METADATA = 4_096  # characters of a JSON string that are searched for a session
 _TRUE = frozenset({"1", "true", "yes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a request says about itself.
+    """A client's claims about a request.
 
     >>> Identity(name="43a515e3-…", is_firm=True, source="header", retry_count=1)
 
     Attributes:
-        name: the session's name; None when the request says nothing.
-        is_firm: the name stands for one conversation.
-        source: `header`, `body`, `user` or `content` (a line in the text, or nothing at all).
-        kind: what the client says the turn is; None when it does not.
-        is_done: the client says that the session ends with this request.
-        retry_count: how often the client's library says it has sent this request before.
-        trace: the W3C trace id: one user turn with its tool loop and retries, in OpenClaw.
+        name: the session's name; None if the request names none.
+        is_firm: the name identifies one conversation.
+        source: `header`, `body`, `user` or `content` (a line in the text, or none).
+        kind: the turn type that the client declares; None if it declares none.
+        is_done: the client declares the session ended with this request.
+        retry_count: retries of this request, as counted by the client's library.
+        trace: the W3C trace id; in OpenClaw, one user turn with its tool loop and retries.
     """
 
     name: str | None = None
@@ -97,7 +97,7 @@ class Identity:
     trace: str | None = None
 
     def or_named_in(self, first_user_text: str) -> Identity:
-        """The same, with the name that a line of the conversation's first message gives, where there is no other."""
+        """The same, with the name from a line of the conversation's first message if there is no other."""
         if self.name is not None or "Runtime: agent=" not in first_user_text:
             return self
         match = _RUNTIME.search(clipped(first_user_text, _SEARCHED))
@@ -105,10 +105,10 @@ class Identity:
 
 
 def identify(headers: Mapping[str, str], body: Mapping[str, Any]) -> Identity:
-    """What headers (names in lower case) and body say, strongest first.
+    """The claims in headers (lower-case names) and body, strongest first.
 
     Raises:
-        RequestError: the turn type is none of main, side, retry, branch, compaction.
+        RequestError: the turn type is not one of main, side, retry, branch, compaction.
     """
     name, is_firm, source = _name(headers, body)
     name = _bounded(name) if name is not None else None
@@ -128,7 +128,7 @@ def identify(headers: Mapping[str, str], body: Mapping[str, Any]) -> Identity:
 
 
 def strip_identity(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Headers and body as a client that says nothing about itself would have sent them."""
+    """Headers and body without everything that identifies a session."""
     return (
         {name: value for name, value in headers.items() if name not in IDENTITY_HEADERS},
         {name: value for name, value in body.items() if name not in IDENTITY_FIELDS},
@@ -150,7 +150,7 @@ def _name(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[str | No
 
 
 def _bounded(name: str) -> str:
-    """A name is stored with every turn: one longer than 256 characters is its beginning and a digest of it all."""
+    """Bound a name, which is stored with every turn: beyond 256 characters it becomes its head and a digest."""
     if len(name) <= _NAME:
         return name
     return f"{name[:_NAME_HEAD]}~{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
@@ -161,7 +161,7 @@ def _text(value: object) -> str | None:
 
 
 def _metadata_session(metadata: object) -> str | None:
-    """A session named in `metadata`: plainly, or inside the JSON string that Claude Code puts into `user_id`."""
+    """A session named in `metadata`: directly, or in the JSON string that Claude Code puts into `user_id`."""
     if not isinstance(metadata, dict):
         return None
     if session := _text(metadata.get("session_id")):

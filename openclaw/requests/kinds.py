@@ -1,11 +1,10 @@
-"""Main, side or compaction: what a request is for, seen in its shape first and in its words second.
+"""Classifies a request as main, side or compaction, by its structure first and its wording second.
 
-A side request is a client's housekeeping: a title, a commit message, a memory flush, a request that an agent makes by
-its own clock. A compaction asks for a summary that will stand in place of the history. Both offer no tools (or are told
-not to use them) and address the model about a conversation, not in it. Retry and branch are no matter of words: see
-`openclaw.conversations.index`.
+A side request is client housekeeping: a title, a commit message, a memory flush, a request on an agent's own schedule.
+A compaction asks for a summary that replaces the history. Both offer no tools (or forbid their use) and speak about a
+conversation, not within it. Retries and branches do not depend on wording: see `openclaw.conversations.index`.
 
-The word patterns are short and broad on purpose: they name a task, not a client's sentence.
+The patterns are short and broad on purpose: they match a task, not one client's sentence.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from slime.types import TurnKind
 from openclaw.requests.canonical import CanonicalMessage, CanonicalRequest
 from openclaw.requests.plain_text import clipped, is_ephemeral, plain_user_text
 
-_TASK = 300  # characters of a user's message within which a label is asked for
-_HEAD = 1200  # characters of an instruction within which its task is named
-_OPENING = 16_000  # characters of a message within which a transcript begins
+_TASK = 300  # leading characters of a user message that are searched for a label request
+_HEAD = 1200  # leading characters of an instruction that are searched for its task
+_OPENING = 16_000  # leading characters of a message within which a transcript must begin
 
 _MAKE = r"(?:generat|creat|writ|produc|provid|suggest|output)\w*"
 _LABELS = r"(?:title|commit message|branch name|file ?name slug|slug|emoji|tags?|headline|topic label)s?"
 _SIDE_SYSTEM = re.compile(
     rf"\b{_MAKE}\b[^\n]{{0,80}}\b{_LABELS}\b|\b(?:title|commit message|tag) generator\b", re.IGNORECASE
 )
-# A person may well ask for a title; only a program asks for the title *of this conversation*.
+# People ask for titles too; only a program asks for the title *of this conversation*.
 _SIDE_USER = re.compile(
     rf"\b{_MAKE}\b[^\n]{{0,80}}\b{_LABELS}\b[^\n]{{0,40}}\b(?:this|the) (?:conversation|chat|session|thread)\b"
     rf"|\b(?:based on|given|for) (?:this|the) (?:conversation|chat|session|thread)[^\n]{{0,60}}\b{_LABELS}\b"
@@ -42,8 +41,8 @@ _COMPACTION = re.compile(
     r"|\bcontext extraction\b|\bhandoff summary\b",
     re.IGNORECASE,
 )
-# The same order given inside a conversation, where people too talk of summaries and histories: an imperative, a page
-# long, and no tools wanted.
+# The same instruction inside a conversation, where people also mention summaries and histories: it must be an
+# imperative, a page long, and forbid tools.
 _SUMMARY_ORDER = re.compile(
     rf"\b(?:creat|writ|produc|provid|generat|giv)\w*\b[^\n]{{0,60}}\bsummary\b[^\n]{{0,40}}\b{_SUBJECT}\b"
     rf"|\bsummari[sz]e (?:the|this|our|all)\b[^\n]{{0,40}}\b{_SUBJECT}\b"
@@ -55,10 +54,10 @@ _TRANSCRIPT = re.compile(
     r"^[^\S\n]*+(?:<conversation>|<messages>|\[user\]:|# ?user\b|user:|human:|assistant:|# ?assistant\b)",
     re.IGNORECASE | re.MULTILINE,
 )
-_SEARCHED = 65_536  # characters of a message, at its ends, that are looked at
+_SEARCHED = 65_536  # characters at both ends of a message that are searched
 _MIN_INSTRUCTION = 300  # a person's "summarise our conversation" is a line; a client's instruction is a page
 
-# OpenClaw's own requests inside a conversation; its person's messages carry a time stamp.
+# OpenClaw's scheduled requests inside a conversation; its users' messages carry a time stamp.
 _AGENT_CLOCK = (
     "[cron:",
     "Pre-compaction memory flush",
@@ -72,7 +71,7 @@ def kind_of(request: CanonicalRequest, *, has_our_replies: bool) -> TurnKind:
     """`MAIN`, `SIDE` or `COMPACTION`.
 
     Args:
-        has_our_replies: whether a reply of ours stands in the request as an assistant message.
+        has_our_replies: whether the request contains a reply of ours as an assistant message.
     """
     last = last_user_message(request.messages)
     text = plain_user_text(clipped(last.text, _SEARCHED)) if last is not None else ""
@@ -87,7 +86,7 @@ def kind_of(request: CanonicalRequest, *, has_our_replies: bool) -> TurnKind:
 
 
 def last_user_message(messages: tuple[CanonicalMessage, ...]) -> CanonicalMessage | None:
-    """The newest message that a user, or a client in a user's name, wrote to stay."""
+    """The newest user message that is not ephemeral."""
     for message in reversed(messages):
         if message.role == "user" and not is_ephemeral("user", message.text):
             return message
@@ -95,12 +94,12 @@ def last_user_message(messages: tuple[CanonicalMessage, ...]) -> CanonicalMessag
 
 
 def is_summary_order(text: str) -> bool:
-    """Whether a text is a page that tells the model to summarise the conversation before it."""
+    """Whether a text is a long instruction to summarise the conversation before it."""
     return len(text) >= _MIN_INSTRUCTION and _SUMMARY_ORDER.search(text[:_HEAD]) is not None
 
 
 def _speaks_last(message: CanonicalMessage | None, messages: tuple[CanonicalMessage, ...]) -> bool:
-    """Whether nothing but notes follows the message."""
+    """Whether only notes follow the message."""
     for other in reversed(messages):
         if other is message:
             return True
@@ -110,12 +109,12 @@ def _speaks_last(message: CanonicalMessage | None, messages: tuple[CanonicalMess
 
 
 def _orders_summary(request: CanonicalRequest, text: str) -> bool:
-    """The history as it was, and at its end the order to sum it up without tools."""
+    """Whether the history ends with an instruction to summarise it without tools."""
     return is_summary_order(text) and (request.num_tools == 0 or _NO_TOOLS.search(text[:_HEAD]) is not None)
 
 
 def _holds_transcript(request: CanonicalRequest, text: str) -> bool:
-    """The history as one text, to be summed up."""
+    """Whether the request contains the history as one text to summarise."""
     if request.num_tools or not _TRANSCRIPT.search(text[:_OPENING]) or _SIDE_USER.search(text[:_TASK]):
         return False
     head = request.system[:_HEAD]

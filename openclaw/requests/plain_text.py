@@ -1,7 +1,7 @@
-"""What people and models wrote, without what clients wrap around it.
+"""Strips what clients wrap around the text of people and models.
 
-Clients add time stamps, reminders, run-time lines and whole messages that live for one request only, and take them
-away again later. Two texts that mean the same message must compare equal here, whichever of that stood around them.
+Clients add time stamps, reminders, run-time lines and whole messages for one request only, and remove them later. Texts
+of the same message must compare equal with and without those additions.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-# A message that starts with one of these is put at the end of one request and is gone in the next.
+# Messages that start with one of these are appended to one request and missing in the next.
 _EPHEMERAL_STARTS = (
     "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>",
     "<environment_context>",
     "<user_instructions>",
 )
-# Notes that an agent puts between the messages as role `system`: what people say arrives there too (a message typed
-# while the agent works), so only the known kinds of note are dropped.
+# Notes that an agent inserts as role `system`: people's messages arrive there too (typed while the agent works), so
+# only the known kinds of note are dropped.
 _AGENT_NOTES = (
     "Available agent types",
     "The following skills are available",
@@ -26,23 +26,23 @@ _AGENT_NOTES = (
     "Called the ",
     "Result of calling the ",
 )
-# What is left in the history of a request that the agent made by itself.
+# Traces in the history of requests that the agent made on its own schedule.
 _POLL_MARKERS = ("[OpenClaw heartbeat poll]", "[OpenClaw cron wake]")
 
-# Every search below reads its text once: it stops where no end can come any more, and runs are bounded.
+# Every search below is linear: it stops where no closing mark can follow, and repetitions are bounded.
 _RUNTIME_LINE = re.compile(r"Runtime: agent=\S{1,64}+ \| session=[^\n]*+")
 _TIMESTAMP = re.compile(r"\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]]{0,64}+\] ")
 _CHANNEL_CONTEXT = re.compile(r"Conversation info: ⟦openclaw:ctx⟧\s*+```json")
 _SUMMARY_TAGS = re.compile(r"</?(?:summary|analysis)>")
 _SPACE = re.compile(r"\s*+")
-_WRITTEN_LINE = re.compile(r"\S[^\n]*+")  # passes over blank lines without making them
-_MAX_NOTES, _MAX_SPANS = 64, 1_000  # that are taken out of one text; a client puts a few into it
-_TIMESTAMP_WITHIN = 512  # characters at the head of a message
-_SLICE = 1 << 16  # characters of a long text that are read without a pause
+_WRITTEN_LINE = re.compile(r"\S[^\n]*+")  # skips blank lines without allocating them
+_MAX_NOTES, _MAX_SPANS = 64, 1_000  # removed from one text at most; clients insert a few
+_TIMESTAMP_WITHIN = 512  # leading characters of a message
+_SLICE = 1 << 16  # characters of a long text processed without yielding
 
 
 def without_spans(text: str, opening: str, closing: str, instead: str = "") -> str:
-    """The text without everything from an opening mark to the next closing one; a mark that stays open is text.
+    """The text without the spans from an opening mark to the next closing one; an unclosed mark stays text.
 
     >>> without_spans("<b>no</b>yes<b>", "<b>", "</b>")
     'yes<b>'
@@ -86,7 +86,7 @@ def _without_channel_context(text: str) -> str:
 
 
 def is_ephemeral(role: str, text: str) -> bool:
-    """Whether a message is a client's own, for one request only, and no part of the conversation."""
+    """Whether a message is a client's addition to one request and not part of the conversation."""
     if role == "user":
         if text.startswith(_EPHEMERAL_STARTS):
             return True
@@ -97,12 +97,12 @@ def is_ephemeral(role: str, text: str) -> bool:
 
 
 def is_poll(text: str) -> bool:
-    """Whether a user message was written by the agent's own clock or by another session, not by a person."""
+    """Whether a user message comes from the agent's scheduler or another session, not from a person."""
     return text.endswith(_POLL_MARKERS) or "isUser=false" in text
 
 
 def plain_user_text(text: str) -> str:
-    """A user's words without reminders, run-time line, time stamp and channel context; white space as it was.
+    """A user's words without reminders, run-time line, time stamp and channel context; inner white space unchanged.
 
     >>> plain_user_text("[Sat 2026-11-21 01:00 UTC] And now?")
     'And now?'
@@ -119,12 +119,12 @@ def plain_user_text(text: str) -> str:
 
 
 def collapse(text: str) -> str:
-    """The text with every run of white space made one blank."""
+    """The text with every run of white space replaced by one blank."""
     return " ".join(text.split())
 
 
 def collapsed_pieces(text: str) -> Iterator[str]:
-    """`collapse` in pieces that are short work each and make the same text together."""
+    """`collapse` as a sequence of pieces, each cheap to compute, that join to the same text."""
     is_begun = is_apart = False
     for position in range(0, len(text), _SLICE):
         piece = text[position : position + _SLICE]
@@ -137,12 +137,12 @@ def collapsed_pieces(text: str) -> Iterator[str]:
 
 
 def without_thinking(text: str) -> str:
-    """A reply without the thinking that stands inside it."""
+    """A reply without its inline thinking."""
     return without_spans(text, "<think>", "</think>") if "<think>" in text else text
 
 
 def text_lines(text: str) -> list[str]:
-    """The lines of a text that compare: no inline thinking, no blank lines, single blanks.
+    """The normalized lines of a text: without inline thinking and blank lines, single blanks.
 
     >>> text_lines("<think>hm</think>Here  it is.\\n\\nDone. ")
     ['Here it is.', 'Done.']
@@ -155,12 +155,12 @@ def text_lines(text: str) -> list[str]:
 
 
 def clipped(text: str, num_chars: int) -> str:
-    """The beginning and the end of a long text, `num_chars` together; a short one whole."""
+    """The beginning and the end of a long text, `num_chars` together; a short text unchanged."""
     half = num_chars // 2
     return text if len(text) <= num_chars else f"{text[:half]}\n{text[-half:]}"
 
 
 def summary_core(text: str) -> str:
-    """The lines of a summary that a client carries on: without its tags and its preliminary analysis."""
+    """The lines of a summary that clients carry over: without its tags and preliminary analysis."""
     text = without_spans(text, "<analysis>", "</analysis>", instead="\n")
     return "\n".join(text_lines(_SUMMARY_TAGS.sub("\n", text)))

@@ -1,8 +1,8 @@
-"""A request as matching reads it: its canonical messages and the keys by which equal conversations are equal.
+"""Computes the keys of a request: digests that are equal for equal conversations.
 
-A key covers what both sides keep of a conversation: the words of people and of assistant messages and the ids of tool
-calls. It leaves out what changes inside one session: system prompt, tools, notes and reminders of the client, the text
-of tool results (clients shorten them later), white space and the order of parameters.
+A key covers what both sides keep of a conversation: the text of user and assistant messages and the ids of tool calls.
+It ignores what changes within a session: system prompt, tools, notes and reminders of the client, the text of tool
+results (clients truncate them later), white space and the order of parameters.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from openclaw.requests.plain_text import (
 from openclaw.requests.slices import in_slices
 
 KEPT_TEXT = 2000  # characters of a text that are compared
-SEARCHED_TEXT = 65_536  # characters of people's words in which replies and their words are looked for
-_SHORT = 65_536  # characters of a message that are read without a pause
-_SYSTEM_HEAD = 256  # names the agent; dates and snapshots stand further down
+SEARCHED_TEXT = 65_536  # characters of user text that are searched for replies and user messages
+_SHORT = 65_536  # characters of the longest message processed without yielding
+_SYSTEM_HEAD = 256  # characters that identify the agent; dates and snapshots follow later
 
 
 def _digest(data: bytes) -> bytes:
@@ -42,7 +42,7 @@ def _encode(text: str) -> bytes:
 
 
 def forward_keys(lines: list[str]) -> Iterator[bytes]:
-    """Keys of the first line, the first two lines, …; the last one is the key of the whole text."""
+    """Keys of the first line, the first two lines, …; the last is the key of the whole text."""
     running = blake2b(digest_size=12)
     for line in lines:
         running.update(_encode(line) + b"\n")
@@ -58,14 +58,14 @@ def backward_keys(lines: list[str]) -> Iterator[bytes]:
 
 
 def whole_key(lines: list[str]) -> bytes:
-    """The last of `forward_keys`, in one go."""
+    """The last of `forward_keys`, computed at once."""
     return _digest(_encode("\n".join(lines)) + b"\n")
 
 
 def calls_key(message: Message) -> bytes | None:
-    """A key of the tool calls in an assistant message by name and value, for clients that give them new ids.
+    """A key of an assistant message's tool calls by name and arguments, for clients that assign new ids.
 
-    Clients write arguments anew (`30.0` → `30`, white space, escapes), so they are compared as values.
+    Clients re-serialize arguments (`30.0` → `30`, white space, escapes), so they are compared as values.
     """
     calls = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
     if not calls:
@@ -79,7 +79,7 @@ def _arguments(written: object) -> str:
         return ""
     try:
         return json.dumps(json.loads(written, parse_float=_number), sort_keys=True)
-    except (ValueError, RecursionError):  # our own broken call, or one nested beyond reason: compared as it stands
+    except (ValueError, RecursionError):  # malformed, or nested too deeply: compared as text
         return collapse(written)
 
 
@@ -89,13 +89,13 @@ def _number(digits: str) -> int | float:
 
 
 class Reading:
-    """One request, read once.
+    """The texts and keys of one request.
 
     Attributes:
         messages: the canonical conversation without the leading system prompt.
-        first_user, last_user: the first and the newest message a user wrote to stay, plain, one line a line.
-        raw_first_user: the first one as it came.
-        has_assistant: whether anybody's reply stands in it.
+        first_user, last_user: the first and the newest user message that is not ephemeral, as normalized lines.
+        raw_first_user: the first one as received.
+        has_assistant: whether it contains an assistant message.
     """
 
     def __init__(self, request: CanonicalRequest) -> None:
@@ -105,7 +105,7 @@ class Reading:
 
     @classmethod
     async def in_slices(cls, request: CanonicalRequest) -> Reading:
-        """The same for a long request: whatever else the event loop has to do gets its turn every few milliseconds."""
+        """Read a request in slices: yields to the event loop every few milliseconds."""
         reading = cls.__new__(cls)
         reading._open(request)
         await in_slices(reading._read())
@@ -120,7 +120,7 @@ class Reading:
         self._parts: list[bytes] = []
 
     def _read(self) -> Iterator[None]:
-        """Read one message after the other; pauses where somebody else may work."""
+        """Read the messages one by one; yields where other tasks may run."""
         for position, message in enumerate(self.messages):
             head, text, tail = self._part(position, message)
             if len(text) <= _SHORT:
@@ -136,7 +136,7 @@ class Reading:
         self.root_key = _digest(b"".join(self._parts[: self.first_assistant]))
 
     def _part(self, position: int, message: CanonicalMessage) -> tuple[str, str, str]:
-        """What of a message is compared: a mark of who speaks, a text to be collapsed, ids; empty for a note."""
+        """The compared parts of a message: a role mark, the text to collapse, ids; empty for a note."""
         role, text = message.role, message.text
         if role == "assistant":
             self.first_assistant = min(self.first_assistant, position)
@@ -152,7 +152,7 @@ class Reading:
 
     @cached_property
     def num_kept(self) -> int:
-        """How many messages are part of the conversation: neither notes nor reminders."""
+        """The number of messages that are part of the conversation: neither notes nor reminders."""
         return sum(map(bool, self._parts))
 
     @property
@@ -161,7 +161,7 @@ class Reading:
 
     @cached_property
     def shape(self) -> int:
-        """Model, head of the system prompt and number of tools: which agent speaks, roughly."""
+        """A checksum of model, head of the system prompt and number of tools: roughly identifies the agent."""
         request = self.request
         head = f"{request.model}\x1f{request.num_tools}\x1f{request.system[:_SYSTEM_HEAD]}"
         return crc32(_encode(head))
@@ -176,7 +176,7 @@ class Reading:
 
     @cached_property
     def all_user_text(self) -> str:
-        """Everything users wrote, collapsed; of very much its beginning and its end."""
+        """All user text, collapsed; the beginning and the end of very long text."""
         texts, size = list(self._user_texts.values()), 0
         for count, text in enumerate(texts, start=1):
             size += len(text)
@@ -195,7 +195,7 @@ class Reading:
 
     @cached_property
     def _kept_ends(self) -> list[int]:
-        """Behind which position the first message that stays ends, the second, …"""
+        """The end positions of the first kept message, the second, …"""
         return [0, *(position for position, part in enumerate(self._parts, start=1) if part)]
 
     def key_before(self, position: int) -> bytes:
@@ -203,14 +203,14 @@ class Reading:
         return self._keys[position]
 
     def user_before(self, position: int) -> str:
-        """The newest message a user wrote to stay before a position, as `last_user`; empty when there is none."""
+        """The newest kept user message before a position, as `last_user`; empty if there is none."""
         for earlier in range(position - 1, -1, -1):
             if earlier in self._user_texts:
                 return self._compared(self._user_texts[earlier])
         return ""
 
     def user_text(self, position: int) -> str:
-        """The plain text of the user message at a position; empty when no user wrote it to stay."""
+        """The plain text of the user message at a position; empty if it is ephemeral or not a user's."""
         return self._user_texts.get(position, "")
 
     @staticmethod
@@ -218,12 +218,12 @@ class Reading:
         return "\n".join(text_lines(plain[:KEPT_TEXT]))
 
     def starts_with_request(self, key: bytes, num_kept: int) -> bool:
-        """Whether the messages that stay begin with those of an earlier request, and go on after them."""
+        """Whether the kept messages start with those of an earlier request and continue after them."""
         return num_kept < self.num_kept and self._keys[self._kept_ends[num_kept]] == key
 
 
 def _ends(texts: list[str], count: int) -> list[str]:
-    """The first `count` texts, and as many of the last ones as are looked at, each at its ends only."""
+    """The first `count` texts and as many of the last ones as are searched, each clipped to its ends."""
     last: list[str] = []
     size = 0
     for text in reversed(texts[count:]):

@@ -1,9 +1,9 @@
-"""Turn ids, and the tool-call ids that carry them through every client.
+"""Generates turn ids, and the tool-call ids that carry them through every client.
 
-Clients rewrite nearly everything of a reply but hand our tool-call ids back: sometimes without their punctuation,
-sometimes only inside a text. So an id is letters and digits only, of one length and of a shape that is found again:
+Clients rewrite nearly everything in a reply but return our tool-call ids, sometimes without punctuation, sometimes only
+inside a text. So an id consists of letters and digits only, with a fixed length and a recognizable shape:
 
-    turn id        t2m9xq0c5k7v1b3n8d4f6      "t", 9 characters of time, 11 of chance
+    turn id        t2m9xq0c5k7v1b3n8d4f6      "t", 9 characters of time, 11 random
     tool-call id   callt2m9xq0c5k7v1b3n8d4f6n0   "call", the turn id, "n", the number of the call in its reply
 """
 
@@ -30,7 +30,7 @@ def _base36(number: int, digits: int) -> str:
 
 
 def new_turn_id(now: float | None = None) -> str:
-    """A fresh turn id; ids minted later sort later.
+    """A new turn id; later ids sort later.
 
     >>> len(new_turn_id())
     21

@@ -1,12 +1,12 @@
-"""Bodies of three wire formats as chat messages: OpenAI chat completions, Anthropic messages, OpenAI Responses.
+"""Parses bodies of three wire formats into chat messages: OpenAI chat completions, Anthropic messages, Responses.
 
     body of /v1/chat/completions ─┐
     body of /v1/messages         ─┼─ read_request ─▶ CanonicalRequest(messages, system, num_tools, …)
     body of /v1/responses        ─┘
 
-Pure functions that pass over what they do not know: recorded traffic is read here, which other servers have answered.
-An Anthropic user message with tool results becomes tool messages and a user message; Responses items of one reply
-become one assistant message.
+Pure functions that skip unknown content: they also read recorded traffic of other servers. An Anthropic user message
+with tool results becomes tool messages and a user message; the Responses items of one reply become one assistant
+message.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from openclaw.requests.canonical import CanonicalRequest, canonical, conversatio
 
 
 def read_request(endpoint: str, body: Mapping[str, Any]) -> CanonicalRequest:
-    """The canonical form of a request body; unknown fields, parts and items are passed over.
+    """The canonical form of a request body; skips unknown fields, parts and items.
 
     Args:
-        endpoint: the path, with or without `/v1` and query: what it ends in decides.
+        endpoint: the path, with or without `/v1` and query; its ending selects the format.
     """
     path = endpoint.split("?", 1)[0].rstrip("/")
     messages: Iterable[Message]
@@ -74,7 +74,7 @@ def _max_tokens(body: Mapping[str, Any]) -> int | None:
 
 
 def output_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The JSON schema of a structured reply: three wire formats, three places."""
+    """The JSON schema of a structured reply, which each wire format puts elsewhere."""
     response_format = body.get("response_format")
     if isinstance(response_format, dict):
         schema = response_format.get("json_schema")
@@ -119,7 +119,7 @@ def _anthropic_assistant(content: object) -> Message:
 
 
 def _anthropic_user(role: str, content: object) -> Iterator[Message]:
-    """Tool results first, as every chat template wants them, then what else the message says."""
+    """Tool results first, as chat templates require, then the rest of the message."""
     parts = []
     for block in _objects(content):
         if block.get("type") == "tool_result":
@@ -146,7 +146,7 @@ def _from_responses(items: object) -> list[Message]:
 
 
 class _ResponsesReader:
-    """Gathers the items of one reply (reasoning, message, calls) into one assistant message."""
+    """Merges the items of one reply (reasoning, message, calls) into one assistant message."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -172,7 +172,7 @@ class _ResponsesReader:
     def _read_message(self, item: dict[str, Any]) -> None:
         text = text_of(item.get("content"))
         if item.get("role") == "assistant":
-            if self._calls or self._texts:  # a message after calls, or a second one, is another reply
+            if self._calls or self._texts:  # a message after calls, or a second message, starts another reply
                 self.close_reply()
             self._texts.append(text)
             return
