@@ -1,1 +1,1 @@
-"""Does it learn? A tiny model, the people who talk to it, and their scores."""
+"""Evaluation: a tiny model, simulated users with hidden preferences, and the metrics of learning."""

@@ -1,4 +1,4 @@
-"""What somebody calls a checkpoint, as a directory that an engine can load.
+"""Resolves a user's checkpoint path to a model directory that an engine can load.
 
 model directory ───────────────────────────▶ itself
 checkpoint with weights/ ──────────────────▶ those
@@ -14,20 +14,20 @@ from slime.weights.adapters import is_adapter, merge_adapter
 
 
 def weights_dir(given: str | Path) -> Path:
-    """The model or adapter directory behind a path: itself, or a checkpoint's `weights`.
+    """The model or adapter directory at a path: itself, or a checkpoint's `weights`.
 
     Raises:
-        ConfigError: neither holds one.
+        ConfigError: neither contains one.
     """
     path = Path(given)
     for candidate in (path, path / "weights"):
         if (candidate / "config.json").exists() or is_adapter(candidate):
             return candidate.resolve()
-    raise ConfigError(f"{given} holds no model: neither there nor in its weights/ is a config.json or an adapter")
+    raise ConfigError(f"{given} is not a model: no config.json and no adapter, there or in its weights/")
 
 
 def whole_model(given: str | Path, base_dir: Path | None, merged_dir: Path) -> Path:
-    """The model directory behind a path; an adapter is merged with its base into `merged_dir`.
+    """The model directory at a path; an adapter is merged with its base into `merged_dir`.
 
     Raises:
         ConfigError: there is no model, or an adapter and no base.
@@ -37,6 +37,6 @@ def whole_model(given: str | Path, base_dir: Path | None, merged_dir: Path) -> P
     if not is_adapter(found):
         return found
     if base_dir is None:
-        raise ConfigError(f"{given} is an adapter: say with --base-model what it was trained on")
+        raise ConfigError(f"{given} is an adapter: name its base model with --base-model")
     merge_adapter(base_dir, found, merged_dir)
     return merged_dir

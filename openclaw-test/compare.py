@@ -1,4 +1,4 @@
-"""Compare methods and baselines: which learns what people like, in how many sessions, and at what cost.
+"""Compare methods and baselines: satisfaction learned, sessions needed, and accuracy lost.
 
     python -m openclaw_test.compare --model-dir runs/tiny-model --arms all --seeds 5
 
@@ -6,7 +6,7 @@
                             └ method ─▶ slime/train.py ─▶ trial in step with the trainer ───┴─▶ results/ARM-SEED.json
     all results ─▶ report.json, table.txt, curves.png
 
-What a seed is told and asked is the same for every arm. Finished results are kept: the same command goes on from there.
+Under one seed, every arm gets the same users and problems. Finished results are kept: the same command resumes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is the same for all arms."""
+    """The settings shared by all arms."""
 
     model_dir: Path
     output_dir: Path
@@ -71,7 +71,7 @@ class Comparison:
         )
 
     def mark(self, method: Method | None) -> dict[str, Any]:
-        """What a kept result must have been made with; how a method trains is nothing to a baseline."""
+        """The settings that a kept result must match; training settings do not affect a baseline."""
         plan = self.plan
         flags = method and [*method.flags(), *self.train_flags]
         return {
@@ -86,7 +86,7 @@ class Comparison:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: compare the arms that the flags name."""
+    """Entry point: compare the selected arms."""
     run_program("compare", _parse, _run, arguments)
 
 
@@ -94,13 +94,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "openclaw_test.compare", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
     )
-    parser.add_argument("--model-dir", required=True, help="the model that all start from")
-    parser.add_argument("--arms", default="all", help="methods and baselines, with commas")
+    parser.add_argument("--model-dir", required=True, help="the initial model of every arm")
+    parser.add_argument("--arms", default="all", help="methods and baselines, comma-separated, or all")
     parser.add_argument("--method-dir", nargs="*", default=[], help="further methods: folders with loss and rollout")
     add_conversation_flags(parser)
-    parser.add_argument("--updates", type=int, default=40, help="updates at which training ends, if sessions last")
-    parser.add_argument("--batch-size", type=int, default=4, help="effective samples of an update")
-    parser.add_argument("--best-of", type=int, default=4, help="replies that best-of-n chooses from")
+    parser.add_argument("--updates", type=int, default=40, help="maximum number of updates")
+    parser.add_argument("--batch-size", type=int, default=4, help="effective samples per update")
+    parser.add_argument("--best-of", type=int, default=4, help="replies sampled by best-of-n")
     parser.add_argument("--train-flags", default="", help="further flags of slime/train.py for every method")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/compare"), help="results, table and curves")
     parser.set_defaults(sessions=240, seeds=5)
@@ -139,7 +139,7 @@ def _comparison(options: argparse.Namespace, model_dir: Path, scale: Scale, make
 async def compare(
     comparison: Comparison, still: Mapping[str, Baseline], methods: Mapping[str, Method]
 ) -> dict[str, list[SeedResult]]:
-    """Every arm with every seed, one after the other; what has been done before is read, not done again."""
+    """Run every arm with every seed in sequence; finished results are read from disk."""
     console = Console(stderr=True)
     done: dict[str, list[SeedResult]] = {}
     for arm in (*still, *methods):
@@ -158,7 +158,7 @@ async def compare(
 
 
 async def _try_still(comparison: Comparison, baseline: Baseline, seed: int) -> SeedResult:
-    """A baseline: the model stays as it is."""
+    """Run a baseline: the model is not trained."""
     log_dir = comparison.output_dir / "logs" / "baselines"
     async with serve_model(comparison.model_dir, log_dir, EngineConfig()) as served:
         inner = comparison.assistant(served.client, served.model, is_captured=False)
@@ -167,9 +167,9 @@ async def _try_still(comparison: Comparison, baseline: Baseline, seed: int) -> S
 
 
 async def _train(comparison: Comparison, method: Method, seed: int) -> SeedResult:
-    """A method: the model learns from the sessions, which wait for it."""
+    """Run a method: the model trains on the sessions, in lock-step with them."""
     run_dir = comparison.output_dir / "runs" / f"{method.name}-{seed}"
-    if run_dir.exists():  # of a comparison that was interrupted; sessions cannot be taken up in their middle
+    if run_dir.exists():  # left by an interrupted comparison; sessions cannot be resumed midway
         shutil.rmtree(run_dir)
     flags = [
         *method.flags(),
@@ -204,7 +204,7 @@ async def _train(comparison: Comparison, method: Method, seed: int) -> SeedResul
 
 
 async def _kl(comparison: Comparison, run_dir: Path, seed: int) -> float | None:
-    """How far the trained weights are from where they started; None when there is an adapter for each user."""
+    """KL of the trained weights to the initial model; None with one adapter per user."""
     newest = run_dir / "checkpoints" / "checkpoint-latest"
     try:
         trained = whole_model(newest, comparison.model_dir, run_dir / "merged")
@@ -226,7 +226,7 @@ def _keep(file: Path, mark: Mapping[str, Any], result: SeedResult) -> None:
 
 
 def _kept(file: Path, mark: Mapping[str, Any]) -> SeedResult | None:
-    """The result in the file, if it was made with the same settings."""
+    """The stored result, if its settings match."""
     if not file.exists():
         return None
     kept = json.loads(file.read_text(encoding="utf-8"))

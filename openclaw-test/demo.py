@@ -1,10 +1,10 @@
-"""`make demo`: people with a hidden preference talk to a tiny model until it does what they like.
+"""Train a tiny model on simulated users with a hidden preference, and show it learning: `make demo`.
 
     tiny model ─▶ training run (engine, server, trainer) ─▶ score before ─▶ people talk, weights change ─▶ score after
                                                                                  │
                               live: conversations, verdicts, step, score, version ┘      summary.json, curves.png, table
 
-Ctrl-C, or killing any of it, leaves a state from which the same command goes on.
+After Ctrl-C, or a kill of any process, the same command resumes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RECIPE = (
     *("--baseline", "ema", "--judge", "rule", "--num-judge-workers", "8"),
     *("--save-interval", "1", "--keep-checkpoints", "3", "--keep-serving"),
 )
-"""Flags of `slime/train.py` for a model of a million parameters; openclaw-test/README.md says how they were found."""
+"""Flags of `slime/train.py` for a model of a million parameters; openclaw-test/README.md explains them."""
 
 NAMES = ("Ada", "Bo", "Cleo", "Dan")
 RULE = "plain"
@@ -52,7 +52,7 @@ _REFRESH_S = 0.25
 
 @dataclass
 class Progress:
-    """What survives a restart of the demo, in `demo.json`."""
+    """The demo's state, kept across restarts in `demo.json`."""
 
     satisfaction_before: dict[str, float] = field(default_factory=dict)
     accuracy_before: float = -1.0
@@ -61,35 +61,35 @@ class Progress:
     talk_seconds: float = 0.0
     sessions_seed: int = 0
     first_replies: list[list[float]] = field(default_factory=list)
-    """[updates made, 1 if satisfied, 1 if right] of each reply to somebody who has not spoken of style yet."""
+    """[updates made, 1 if satisfied, 1 if right] of each first reply, before any mention of style."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the demo; exits with 0 when it reached its end, 130 after Ctrl-C."""
+    """Run the demo; exits with 0 when complete, 130 after Ctrl-C."""
     options = _parse(arguments)
     configure_logging("warning", options.run_dir / "logs" / "demo.log")
     try:
         asyncio.run(_demo(options))
     except KeyboardInterrupt:
-        Console().print("\nStopped. The same command goes on from here; [bold]--fresh[/bold] begins anew.")
+        Console().print("\nStopped. Run the same command to resume; [bold]--fresh[/bold] starts over.")
         raise SystemExit(130) from None
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("openclaw-rl demo", description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--run-dir", type=Path, default=Path("runs/demo"), help="everything the demo writes")
+    parser.add_argument("--run-dir", type=Path, default=Path("runs/demo"), help="output directory")
     parser.add_argument(
-        "--model-dir", type=Path, default=Path("runs/tiny-model"), help="the tiny model; made if absent"
+        "--model-dir", type=Path, default=Path("runs/tiny-model"), help="the tiny model; built if missing"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the people and of the trainer")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the simulated users and the trainer")
     parser.add_argument("--updates", type=int, default=24, help="updates to make, of 16 effective samples each")
-    parser.add_argument("--questions", type=int, default=200, help="held-out problems in each score")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, and delete an earlier run's files")
+    parser.add_argument("--questions", type=int, default=200, help="held-out problems per score")
+    parser.add_argument("--fresh", action="store_true", help="delete an earlier run's files and start over")
     options = parser.parse_args(arguments)
     options.run_dir = options.run_dir.resolve()
     if options.fresh and options.run_dir.exists():
         if not (options.run_dir / "demo.json").exists():
-            raise ConfigError(f"--fresh: {options.run_dir} holds no demo; it is left alone")
+            raise ConfigError(f"--fresh: {options.run_dir} is not a demo's directory, so it is not deleted")
         shutil.rmtree(options.run_dir)
     options.run_dir.mkdir(parents=True, exist_ok=True)
     return options
@@ -109,11 +109,11 @@ async def _demo(options: argparse.Namespace) -> None:
     ):
         name = (await client.models.list()).data[0].id
         if progress.accuracy_before < 0:
-            console.print(f"Scoring the model as it is, on {options.questions} held-out problems …")
+            console.print(f"Scoring the untrained model on {options.questions} held-out problems …")
             progress.satisfaction_before, progress.accuracy_before = await _score(client, name, options.questions)
             _save(run_dir, progress)
         await _talk(options, run, client, name, progress)
-        console.print("Scoring the model as it is now …")
+        console.print("Scoring the trained model …")
         satisfaction, accuracy = await _score(client, name, options.questions)
     summary = _summary(options, run, progress, satisfaction, accuracy)
     summary["seconds"] = round(progress.talk_seconds + time.monotonic() - began, 1)
@@ -123,7 +123,7 @@ async def _demo(options: argparse.Namespace) -> None:
 
 
 async def _score(client: AsyncOpenAI, name: str, num_questions: int) -> tuple[dict[str, float], float]:
-    """Share of held-out replies that keep each rule, and share with the right answer; nothing of it is captured."""
+    """Share of held-out replies that keep each rule, and share with the right answer; not captured."""
     assistant = ServedAssistant(client, name, max_tokens=TINY.max_tokens, has_user_keys=False)
     rules = {rule: lambda reply, keeps=keeps: keeps(reply.text) for rule, keeps in RULES.items()}
     found = await held_out(assistant, Person("held out", PLAIN, seed=1), num_questions, 1, rules)
@@ -133,10 +133,10 @@ async def _score(client: AsyncOpenAI, name: str, num_questions: int) -> tuple[di
 async def _talk(
     options: argparse.Namespace, run: TrainingRun, client: AsyncOpenAI, name: str, progress: Progress
 ) -> None:
-    """People talk until the updates are made; everything is shown and counted meanwhile."""
+    """Run the users until the updates are made, counting and showing every exchange."""
     progress.sessions_seed += 1
     seed = 1000 * options.seed + progress.sessions_seed
-    # The people do not retry: a request that fails is counted.
+    # No retries: every failed request is counted.
     assistant = StreamedAssistant(client.with_options(max_retries=0), name, max_tokens=TINY.max_tokens)
     crowd = Crowd([Person(who, PLAIN, seed) for who in NAMES], assistant)
     view = DemoView(options.updates)

@@ -1,11 +1,11 @@
-"""Evaluate a checkpoint: does it do what people with hidden preferences like, before they say so, and is it right?
+"""Evaluate checkpoints: satisfaction of users with hidden preferences, accuracy, and KL to the base model.
 
     python -m openclaw_test.evaluate --model-path CKPT --eval-tasks "conversation,coding,tool-use" --persona all
 
     each model ─▶ engine and server ─▶ for every seed: sessions, held-out problems, KL to the base ─┐
                                   └─▶ suites with exact checks ─────────────────────────────────────┴─▶ JSON, table, PNG
 
-The same seed gives the same numbers wherever the engine honours the seed of a request, as the embedded one does.
+Results are deterministic per seed if the engine honours request seeds, as the embedded one does.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from slime.types import Message
 
 TASKS = ("conversation", *SUITES)
 NUM_DIVERGENCE = 60
-"""Replies over whose tokens the KL to the base model is averaged."""
+"""Replies per seed from whose tokens the KL to the base model is estimated."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked of every model, as in the flags of the same names."""
+    """The settings shared by all models, as in the flags of the same names."""
 
     plan: Plan
     tasks: tuple[str, ...]
@@ -58,7 +58,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Model:
-    """A model to evaluate: what it is called in the table, and its directory."""
+    """A model to evaluate: its name in the table, and its directory."""
 
     name: str
     directory: Path
@@ -66,7 +66,7 @@ class Model:
 
 @dataclass
 class Evaluated:
-    """What came of one model."""
+    """The results of one model."""
 
     name: str
     plan: Plan
@@ -75,12 +75,12 @@ class Evaluated:
 
     @property
     def rows(self) -> list[PersonaScore]:
-        """Its lines of the table."""
+        """The model's rows of the table."""
         return self.plan.rows(self.name, self.results) if self.results else []
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: evaluate what the flags name."""
+    """Entry point: evaluate the selected models."""
     run_program("evaluate", _parse, _run, arguments)
 
 
@@ -90,7 +90,7 @@ def run_program(
     run: Callable[[argparse.Namespace], Coroutine[Any, Any, None]],
     arguments: Sequence[str] | None,
 ) -> None:
-    """Run a program with an --output-dir; an error is one line on stderr, and exit code 2 for what the user wrote."""
+    """Run a program with an --output-dir; an error is one line on stderr, with exit code 2 for user errors."""
     try:
         options = parse(arguments)
         configure_logging("warning", options.output_dir / "logs" / f"{name}.log")
@@ -104,42 +104,42 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "openclaw_test.evaluate", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
     )
-    parser.add_argument("--model-path", nargs="+", default=[], help="checkpoints or model directories, best one wins")
+    parser.add_argument("--model-path", nargs="+", default=[], help="checkpoints or model directories, to be ranked")
     parser.add_argument(
         "--base-url", default="", help="evaluate a running server instead, e.g. http://127.0.0.1:8000/v1"
     )
-    parser.add_argument("--base-model", default="", help="what they were trained from: for the KL, and for adapters")
-    parser.add_argument("--eval-tasks", default="conversation", help="with commas: " + ", ".join(TASKS))
+    parser.add_argument("--base-model", default="", help="base model: for the KL, and to merge adapters")
+    parser.add_argument("--eval-tasks", default="conversation", help="comma-separated: " + ", ".join(TASKS))
     add_conversation_flags(parser)
-    parser.add_argument("--tasks", type=int, default=21, help="tasks of each suite")
+    parser.add_argument("--tasks", type=int, default=21, help="tasks per suite")
     parser.add_argument("--backend", choices=("embedded", "sglang", "scripted"), default="embedded")
     parser.add_argument("--sglang-python", default="", help="Python of the environment that has SGLang")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/eval"), help="report.json, table.txt, curves.png")
     options = parser.parse_args(arguments)
     if bool(options.model_path) == bool(options.base_url):
-        raise ConfigError("name either --model-path or --base-url")
+        raise ConfigError("give either --model-path or --base-url")
     options.output_dir = options.output_dir.resolve()
     return options
 
 
 def add_conversation_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that say who talks to a model, how often, and how it is asked."""
-    parser.add_argument("--persona", default="all", help="student, ta, teacher, several with commas, or all at once")
-    parser.add_argument("--drift", action="store_true", help="half-way, everybody takes over the next persona's rule")
-    parser.add_argument("--sessions", type=int, default=40, help="sessions of each user")
-    parser.add_argument("--users", type=int, default=1, help="users of each persona")
-    parser.add_argument("--questions", type=int, default=100, help="held-out problems for each persona")
+    """Add the flags of the simulated users, their sessions and the sampling."""
+    parser.add_argument("--persona", default="all", help="student, ta, teacher, several comma-separated, or all")
+    parser.add_argument("--drift", action="store_true", help="half-way, switch every user to the next persona's rule")
+    parser.add_argument("--sessions", type=int, default=40, help="sessions per user")
+    parser.add_argument("--users", type=int, default=1, help="users per persona")
+    parser.add_argument("--questions", type=int, default=100, help="held-out problems per persona")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=3, help="how many, one after the other")
-    parser.add_argument("--min-tokens", type=int, default=0, help="what a ta asks for; 0: 100, for the tiny model 34")
-    parser.add_argument("--max-tokens", type=int, default=0, help="limit of a reply; 0: 512, for the tiny model 64")
+    parser.add_argument("--seeds", type=int, default=3, help="number of consecutive seeds")
+    parser.add_argument("--min-tokens", type=int, default=0, help="minimum reply of a ta; 0: 100, tiny model: 34")
+    parser.add_argument("--max-tokens", type=int, default=0, help="token limit of a reply; 0: 512, tiny model: 64")
     parser.add_argument("--user-model-url", default="", help="OpenAI-compatible server of a model that plays the users")
-    parser.add_argument("--user-model", default="", help="its name there; the key is OPENAI_API_KEY")
-    parser.add_argument("--temperature", type=float, default=1.0, help="replies are sampled with")
+    parser.add_argument("--user-model", default="", help="that model's name; its key is OPENAI_API_KEY")
+    parser.add_argument("--temperature", type=float, default=1.0, help="sampling temperature of replies")
 
 
 def plan_of(options: argparse.Namespace, scale: Scale, make_user: UserFactory) -> Plan:
-    """What the conversation flags ask for."""
+    """The plan that the conversation flags describe."""
     for name in ("sessions", "users", "questions", "seeds"):
         if getattr(options, name) < 1:
             raise ConfigError(f"--{name} must be at least 1")
@@ -151,7 +151,7 @@ def plan_of(options: argparse.Namespace, scale: Scale, make_user: UserFactory) -
 
 
 def scale_for(options: argparse.Namespace, model_dir: str) -> Scale:
-    """The model's scale, with what the flags say instead."""
+    """The model's scale, overridden by the flags."""
     scale = scale_of(model_dir)
     return Scale(options.min_tokens or scale.min_tokens, options.max_tokens or scale.max_tokens)
 
@@ -160,7 +160,7 @@ def _settings(options: argparse.Namespace, model_dir: str, make_user: UserFactor
     tasks = tuple(part.strip() for part in options.eval_tasks.split(",") if part.strip())
     for task in tasks:
         if task not in TASKS:
-            raise ConfigError(f"--eval-tasks: no {task!r} among {', '.join(TASKS)}{nearest(task, TASKS)}")
+            raise ConfigError(f"--eval-tasks: unknown {task!r}; choose from {', '.join(TASKS)}{nearest(task, TASKS)}")
     if options.tasks < 1:
         raise ConfigError("--tasks must be at least 1")
     scale = scale_for(options, model_dir)
@@ -203,7 +203,7 @@ async def _evaluate_all(
 
 
 def label(given: str, others: Sequence[str]) -> str:
-    """The shortest end of a path that tells it from the others."""
+    """The shortest suffix of a path that distinguishes it from the others."""
     parts = Path(given).parts
     for length in range(1, len(parts)):
         end = parts[-length:]
@@ -221,7 +221,7 @@ async def evaluate_model(
     base: Path | None = None,
     backend: str = "",
 ) -> Evaluated:
-    """Serve a model, and evaluate it; EngineUnavailable when it cannot be served."""
+    """Serve and evaluate a model. Raises EngineUnavailable when it cannot be served."""
     async with serve_model(model.directory, log_dir, engine, backend) as served:
         evaluated = await evaluate_served(served, model.name, settings)
         if base is not None and evaluated.results:
@@ -247,7 +247,7 @@ async def evaluate_model(
 
 
 async def evaluate_served(served: Served, name: str, settings: Settings) -> Evaluated:
-    """Evaluate whatever answers, without a look inside."""
+    """Evaluate a served model through its API only."""
     assistant = ServedAssistant(
         served.client,
         served.model,
@@ -268,7 +268,7 @@ async def evaluate_served(served: Served, name: str, settings: Settings) -> Eval
 
 
 def unasked_conversations(plan: Plan, seed: int) -> list[list[Message]]:
-    """Held-out problems as the users of a plan would ask them, in turn: what the KL is measured on."""
+    """Held-out problems as a plan's users would ask them, in turn, for measuring the KL."""
     rng = random.Random(f"divergence {seed}")
     conversations = []
     for number in range(NUM_DIVERGENCE):

@@ -1,8 +1,8 @@
-"""A judge that is often wrong, as a reward plug-in: what the rule judge says, in three of ten turns turned round.
+"""A noisy judge as a reward plug-in: the rule judge's verdict with 30 % of the signs flipped.
 
     python -m openclaw_test.compare … --train-flags "--custom-rm-path openclaw_test.flipped_votes"
 
-Whether a method still learns from such votes says how much it relies on each of them.
+Tests how robust a method is to wrong verdicts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from slime.judging.rules.judge import RuleJudge
 from slime.types import Turn, Verdict
 
 SHARE = 0.3
-"""How many votes are wrong."""
+"""The share of flipped verdicts."""
 
 
 async def reward(turn: Turn) -> Verdict:
-    """The rule judge's verdict, or its opposite; a conversation's words decide which, so a seed gives the same ones."""
+    """The rule judge's verdict, or its opposite; the conversation seeds the choice, so it is deterministic."""
     verdict = await RuleJudge().judge(turn)
     is_wrong = random.Random(f"{turn.messages} {turn.reply}").random() < SHARE
     return replace(verdict, score=-verdict.score) if is_wrong and verdict.score else verdict

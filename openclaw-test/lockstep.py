@@ -1,9 +1,9 @@
-"""Users and trainer in step: nobody starts a session before what was said in the last one has been learned from.
+"""Runs users and trainer in lock-step: a round starts only after the previous one has been trained on.
 
-    round of sessions ─▶ LockStep ─▶ all of it judged? fewer samples left than an update takes? ─▶ next round
+    round of sessions ─▶ LockStep ─▶ all turns judged? fewer samples left than one update needs? ─▶ next round
 
-Without it, how many sessions a method needs would be a matter of how fast the machine trains. The loops themselves are
-those of any run: server, store, judge and trainer know nothing of being waited for.
+Otherwise the number of sessions that a method needs would depend on the machine's training speed. Server, store, judge
+and trainer run unmodified: the wait happens outside them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from slime.types import TurnState
 _POLL_S = 0.05
 _SETTLE_S = 300.0
 _FAR_BACK = 400
-"""Turns among which those stand that wait for an update."""
+"""Recent turns searched for those that wait for an update."""
 
 
 class LockStep:
-    """A `settle` for the rounds of one phase, which begins now.
+    """A `settle` callback for the rounds of one phase; the phase starts on construction.
 
     Args:
-        store: the run's, opened for reading.
-        batch_size: effective samples of one update.
-        updates: of this phase; with the last of them it ends.
-        of_run: updates with which the run ends.
-        is_per_user: every user trains an adapter, and an update takes the samples of one of them.
+        store: the run's store, opened for reading.
+        batch_size: effective samples per update.
+        updates: of this phase, which ends after the last of them.
+        of_run: updates of the whole run.
+        is_per_user: each user trains an adapter, and an update takes samples of one user.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class LockStep:
         self._is_per_user = is_per_user
 
     async def __call__(self) -> bool:
-        """Wait until the run has caught up; False when the phase has had its updates.
+        """Wait until the run has caught up; False when the phase has made its updates.
 
         Raises:
-            TrainerError: the run ended, or did not catch up in five minutes.
+            TrainerError: the run ended, or did not catch up within five minutes.
         """
         deadline = time.monotonic() + _SETTLE_S
         while not await self._has_caught_up():
             self._run.check()
             if time.monotonic() > deadline:
-                raise TrainerError(f"the run did not catch up in {_SETTLE_S:g} s; see {self._run.run_dir / 'logs'}")
+                raise TrainerError(f"the run did not catch up within {_SETTLE_S:g} s; see {self._run.run_dir / 'logs'}")
             await asyncio.sleep(_POLL_S)
         return self._run.step < self._last_step
 
     async def _has_caught_up(self) -> bool:
-        if self._run.step >= self._end_of_run:  # no further update is to come, whatever waits
+        if self._run.step >= self._end_of_run:  # no further update follows
             return True
         counts = await self._store.counts()
         unjudged = counts.get(TurnState.READY, 0) + counts.get(TurnState.CLAIMED, 0)
@@ -75,7 +75,7 @@ class LockStep:
         return self._is_per_user and await self._most_of_one_user() < self._batch_size
 
     async def _most_of_one_user(self) -> int:
-        """How many judged turns wait for the update of whoever has most of them."""
+        """The largest number of judged turns that wait for an update of one user."""
         waiting: Counter[str] = Counter()
         for turn in await self._store.recent(_FAR_BACK):
             if turn.state is TurnState.JUDGED:

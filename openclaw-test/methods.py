@@ -1,11 +1,11 @@
-"""The methods and baselines that a comparison knows: each is a name, and what it takes to run it.
+"""Defines the methods and baselines of a comparison by name.
 
     binary-rl, opd, combine ─▶ Method ─▶ flags of slime/train.py: a folder's loss, its rollout, a recipe
     … -lora                 ─▶ the same, training an adapter
-    untrained, memory, best-of-n ─▶ Baseline ─▶ an assistant in front of the model as it is
+    untrained, memory, best-of-n ─▶ Baseline ─▶ an assistant in front of the untrained model
 
-A method is chosen by the files in its folder alone; nothing here knows what they do. A folder of your own takes part
-with `--method-dir`.
+A method is defined by the files in its folder alone; nothing here depends on their content. `--method-dir` adds a
+folder of your own.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from slime.errors import ConfigError, nearest
 ROOT = Path(__file__).resolve().parents[1]
 
 ADAPTED = "-lora"
-"""What the name of a method ends with when it trains an adapter."""
+"""The suffix of a method's name when it trains an adapter."""
 
 LORA_RECIPE = ("--use-lora", "--lora-rank", "8", "--lora-alpha", "16", "--lr", "4e-3")
-"""Added to a method's flags by `-lora`: the published rank, and eight times the demo's rate for all weights. At six
-times OPD, which makes few updates, is slower; at ten, Binary RL loses some of its right answers."""
+"""Added to a method's flags by `-lora`: the published rank, and eight times the demo's learning rate for all weights.
+At six times, OPD, which makes few updates, is slower; at ten, Binary RL loses some accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Something that trains.
+    """A training method.
 
     >>> Method("opd", ROOT / "openclaw-opd")
 
     Attributes:
-        folder: holds `custom_loss.py` and `custom_rollout.py`.
-        recipe: its own flags, after those that all share (`demo.RECIPE`).
+        folder: contains `custom_loss.py` and `custom_rollout.py`.
+        recipe: its own flags, appended to the shared ones (`demo.RECIPE`).
     """
 
     name: str
@@ -51,7 +51,7 @@ class Method:
         loss, rollout = self.folder / "custom_loss.py", self.folder / "custom_rollout.py"
         for file in (loss, rollout):
             if not file.is_file():
-                raise ConfigError(f"method {self.name}: {file} is not there")
+                raise ConfigError(f"method {self.name}: {file} does not exist")
         return [
             *("--custom-loss-function-path", str(loss), "--rollout-function-path", str(rollout)),
             *RECIPE,
@@ -72,11 +72,11 @@ METHODS: Mapping[str, Method] = {
 
 
 Baseline = Callable[[Assistant, Sequence[User]], Assistant]
-"""The served model and the users there will be → who answers them."""
+"""(the served model, the users to come) → the assistant that answers them."""
 
 
 def baselines(num_replies: int) -> Mapping[str, Baseline]:
-    """What one can do without training; `num_replies` is the n of best-of-n."""
+    """The training-free baselines; `num_replies` is the n of best-of-n."""
     return {
         "untrained": lambda inner, users: inner,
         "memory": lambda inner, users: MemoryAssistant(inner),
@@ -87,10 +87,10 @@ def baselines(num_replies: int) -> Mapping[str, Baseline]:
 def chosen_arms(
     names: str, known: Mapping[str, Baseline], method_dirs: Sequence[str] = ()
 ) -> tuple[dict[str, Baseline], dict[str, Method]]:
-    """The baselines and methods that `--arms` names; `all` is every baseline, and every method with all its weights.
+    """The baselines and methods that `--arms` selects; `all` is every baseline and every full-weight method.
 
     Raises:
-        ConfigError: a name that nobody knows, or a method whose files are missing.
+        ConfigError: an unknown name, or a method with missing files.
     """
     own = {Path(path).resolve().name: Method(Path(path).resolve().name, Path(path).resolve()) for path in method_dirs}
     methods = {**METHODS, **own}
@@ -99,7 +99,7 @@ def chosen_arms(
     every = [*known, *methods]
     for name in wanted:
         if name not in every:
-            raise ConfigError(f"--arms: no {name!r} among {', '.join(every)}, all{nearest(name, every)}")
+            raise ConfigError(f"--arms: unknown {name!r}; choose from {', '.join(every)}, all{nearest(name, every)}")
     for name in wanted:
         if name in methods:
             methods[name].flags()

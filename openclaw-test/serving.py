@@ -1,4 +1,4 @@
-"""A model directory, served for an evaluation: an engine and our server in front of it, both ended with the context.
+"""Serves a model directory for an evaluation: starts an engine and our server, and stops both with the context.
 
 model directory ─▶ start_engine ─▶ HttpEngine (for log-probs)
                          └─▶ python -m openclaw.server --engine-url … ─▶ an OpenAI client
@@ -29,12 +29,12 @@ _STOP_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model that answers.
+    """A served model.
 
     Attributes:
-        model: its name there.
-        engine: for scoring tokens; None where only the server is known.
-        is_ours: whether it is a server of ours, which tells users apart by their keys.
+        model: its name on the server.
+        engine: for scoring tokens; None for an attached server.
+        is_ours: whether it is our server, which tells users apart by their keys.
     """
 
     client: AsyncOpenAI
@@ -47,7 +47,7 @@ class Served:
 async def running_engine(
     model_dir: Path, log_path: Path, config: EngineConfig, backend: str = ""
 ) -> AsyncIterator[HttpEngine]:
-    """An engine on a model directory."""
+    """Run an engine on a model directory."""
     config = with_token(config)
     process = await start_engine(ModelConfig(model_path=str(model_dir)), config, log_path=log_path, backend=backend)
     try:
@@ -59,10 +59,10 @@ async def running_engine(
 
 @contextlib.asynccontextmanager
 async def serve_model(model_dir: Path, log_dir: Path, config: EngineConfig, backend: str = "") -> AsyncIterator[Served]:
-    """Engine and server on a model directory; nothing said to them is captured.
+    """Run engine and server on a model directory, without capture.
 
     Raises:
-        EngineUnavailable: one of them did not start; with the end of its log.
+        EngineUnavailable: one of them did not start; the message ends with its log.
     """
     port = free_port()
     config = with_token(config)
@@ -95,7 +95,7 @@ async def _until_ready(server: asyncio.subprocess.Process, port: int, log_path: 
                         return
             await asyncio.sleep(0.1)
     raise EngineUnavailable(
-        f"the server did not become ready in {_START_S:g} s; {log_path} ends:\n" + last_lines(log_path)
+        f"the server did not become ready within {_START_S:g} s; {log_path} ends:\n" + last_lines(log_path)
     )
 
 
@@ -111,10 +111,10 @@ async def _stop(server: asyncio.subprocess.Process) -> None:
 
 @contextlib.asynccontextmanager
 async def attached(base_url: str) -> AsyncIterator[Served]:
-    """A server that somebody else runs; its key, if it wants one, is OPENAI_API_KEY.
+    """Connect to a running server; OPENAI_API_KEY is its key, if it needs one.
 
     Raises:
-        ConfigError: nobody answers there.
+        ConfigError: the server does not respond.
     """
     async with openai_client(base_url) as client:
         try:
@@ -125,7 +125,7 @@ async def attached(base_url: str) -> AsyncIterator[Served]:
 
 
 def openai_client(base_url: str) -> AsyncOpenAI:
-    """A client with the key of the environment, or with one that servers on loopback take."""
+    """A client with the environment's OPENAI_API_KEY, else a placeholder that loopback servers accept."""
     try:
         return AsyncOpenAI(base_url=base_url, max_retries=5)
     except OpenAIError:

@@ -1,7 +1,7 @@
-"""A training run as somebody outside sees it: started as a process, asked over HTTP, read from its files.
+"""Runs slime/train.py as a supervised subprocess, used over HTTP and observed through its files.
 
 TrainingRun ─▶ python slime/train.py … ─▶ http://127.0.0.1:PORT/v1, run_dir/metrics.jsonl, checkpoints
-   killed? ─▶ started again, with the same flags: it goes on from its newest checkpoint
+   killed? ─▶ restarted with the same flags: it resumes from its newest checkpoint
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STOP_S = 60.0
 
 
 class TrainingRun:
-    """`slime/train.py` on a model, in a directory of its own; an async context.
+    """Runs `slime/train.py` on a model in its own directory, as an async context.
 
     >>> async with TrainingRun(model_dir, run_dir, flags=["--num-rollout", "20"]) as run:
     ...     client = AsyncOpenAI(base_url=run.base_url, api_key="local")
@@ -54,7 +54,7 @@ class TrainingRun:
 
     @property
     def buffer_dir(self) -> Path:
-        """Where captured turns are stored."""
+        """The directory of the captured turns."""
         return self.run_dir / "turns"
 
     @property
@@ -63,12 +63,12 @@ class TrainingRun:
 
     @property
     def pid(self) -> int:
-        """Of the driver, the process that may be killed like any other."""
+        """Process id of the driver; killing it is safe."""
         assert self._process is not None
         return self._process.pid
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One entry an update, in order."""
+        """One entry per update, in order."""
         return read_metrics(self.run_dir)
 
     @property
@@ -97,7 +97,7 @@ class TrainingRun:
                 await self._process.wait()
 
     def check(self) -> None:
-        """Raise what ended the run for good, if anything did."""
+        """Raise the error that ended the run, if any."""
         if self._watch is not None and self._watch.done():
             self._watch.result()
 
@@ -137,17 +137,17 @@ class TrainingRun:
             if status >= 0 or self.num_restarts >= MAX_RESTARTS:
                 raise TrainerError(f"the training run ended with status {status}; see {self.run_dir / 'logs'}")
             self.num_restarts += 1
-            log.warning("training run killed signal=%d, starting it again", -status)
+            log.warning("training run killed signal=%d, restarting", -status)
             await self._start()
 
 
 def last_lines(file: Path, num_lines: int = 15) -> str:
-    """How a log ends."""
+    """The last lines of a log."""
     return "\n".join(file.read_text(errors="replace").splitlines()[-num_lines:])
 
 
 def _remembered_port(run_dir: Path) -> int:
-    """The port of this run: the same after a restart, so that its people find it again."""
+    """The port of this run, stable across restarts so that its users can reconnect."""
     file = run_dir / "port.json"
     if file.exists():
         return int(json.loads(file.read_text(encoding="utf-8")))

@@ -1,8 +1,8 @@
-"""One seed of an evaluation: the users come, talk, perhaps change their taste half-way, and are tested on what is new.
+"""Runs one seed of an evaluation: sessions, an optional preference drift half-way, and held-out problems.
 
     Plan ─▶ users ─▶ sessions ─▶ held-out problems ─▶ (drift ─▶ sessions ─▶ held-out problems) ─▶ SeedResult
 
-Whether the model learns meanwhile is not this file's business: for one that does, `pace` waits until it has.
+This file does not train; for a model that does meanwhile, `pace` waits until it has caught up.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ UserFactory = Callable[[str, Persona, int], User]
 """name, persona, seed → a user."""
 
 Settle = Callable[[], Awaitable[bool]]
-"""Waits until a round has been learned from; False when no further one is wanted."""
+"""Waits until a round has been trained on; False ends the rounds."""
 
 AssistantFactory = Callable[[Sequence[User]], Assistant]
-"""The users there will be → who answers them."""
+"""the users to come → the assistant that answers them."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens in every seed.
+    """The schedule of one seed.
 
     Attributes:
-        personas: who talks to the model, all at once.
-        num_sessions: of each user, over the whole trial.
-        num_questions: held-out problems for each persona.
-        drift: what each persona wants from half-way on, in their order; empty for no drift.
-        num_users: of each persona.
+        personas: of the users, who talk to the model concurrently.
+        num_sessions: per user, over the whole trial.
+        num_questions: held-out problems per persona.
+        drift: each persona's replacement from half-way on, in the same order; empty for no drift.
+        num_users: per persona.
     """
 
     personas: tuple[Persona, ...]
@@ -52,12 +52,12 @@ class Plan:
         return [self.personas, self.drift] if self.drift else [self.personas]
 
     def rows(self, assistant: str, results: Sequence[SeedResult]) -> list[PersonaScore]:
-        """The lines of the table for one assistant."""
+        """The table rows of one assistant."""
         return [summarise(assistant, persona, results) for phase in self.phases for persona in phase]
 
 
 def drifts(personas: Sequence[Persona], known: Sequence[Persona]) -> tuple[Persona, ...]:
-    """Everybody takes over the rule of the next persona that is known: student→ta, ta→teacher, teacher→student."""
+    """Each persona with the rule of the next known one: student→ta, ta→teacher, teacher→student."""
     names = [persona.name for persona in known]
     return tuple(drifted(persona, known[(names.index(persona.name) + 1) % len(known)]) for persona in personas)
 
@@ -70,11 +70,11 @@ async def run_trial(
     pace: Callable[[], Settle] | None = None,
     probe: Assistant | None = None,
 ) -> SeedResult:
-    """All sessions and held-out problems of one seed.
+    """Run all sessions and held-out problems of one seed.
 
     Args:
-        pace: called at the beginning of each phase: what is awaited after each of its rounds; False ends the phase.
-        probe: who answers the held-out problems, if not the same; a run that trains is asked where nothing is captured.
+        pace: called at the start of each phase; returns the callback awaited after each round, False ends the phase.
+        probe: answers the held-out problems in place of the assistant; for training runs, one that is not captured.
     """
     talkers = _users(plan, seed)
     testers = _users(plan, seed + 1_000_003)

@@ -1,1 +1,1 @@
-"""Simulated users: their preferences, what they ask, what they say to a reply."""
+"""Simulated users: their hidden preferences, their requests, and their reactions to replies."""

@@ -1,11 +1,11 @@
-"""Who answers: a served model as it is, one that remembers what it was told, the best of several tries.
+"""Assistants under evaluation: a served model, a memory of corrections in the prompt, and best-of-n sampling.
 
     messages ─▶ ServedAssistant ─▶ an OpenAI-compatible server                                  ─▶ Reply
-             ─▶ StreamedAssistant ─▶ the same, token by token; for what may become training data
+             ─▶ StreamedAssistant ─▶ the same, streamed; for turns that may become training data
              ─▶ MemoryAssistant ─ past corrections of this user ─▶ system prompt ─▶ the assistant it wraps
-             ─▶ BestOfN ─ n replies of the assistant it wraps ─▶ the judge's favourite
+             ─▶ BestOfN ─ n replies of the assistant it wraps ─▶ the highest-scoring one
 
-The last two are what one can do without training, and what training is compared with.
+The last two need no training and are the baselines for it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ REQUEST_S = 120.0
 
 
 class Assistant(Protocol):
-    """Somebody who answers. Errors are those of the OpenAI client."""
+    """Answers conversations. Raises the errors of the OpenAI client."""
 
     async def reply(self, messages: Sequence[Message], *, user: str, seed: int) -> Reply:
-        """Continue a conversation of `user`; the same seed gives the same reply, where the server honours seeds."""
+        """Continue a conversation of `user`; deterministic per seed if the server honours seeds."""
         ...
 
 
 class ScriptedAssistant:
-    """Answers by a function of the conversation: for tests, and to see what a perfect model would score.
+    """Answers by a function of the conversation: for tests, and for the score of a perfect model.
 
     >>> ScriptedAssistant(lambda messages, seed: Reply("It comes to 7 apples.", 8))
     """
@@ -53,9 +53,9 @@ class ServedAssistant:
     """A model behind an OpenAI-compatible server.
 
     Args:
-        is_captured: whether what is said here may become training data; else requests say `X-Turn-Type: side`.
-        has_user_keys: come with each user's name as the key, as our own server tells its users apart; a server of
-            somebody else's wants the key that the client was made with.
+        is_captured: whether turns may become training data; otherwise requests carry `X-Turn-Type: side`.
+        has_user_keys: send each user's name as the API key, by which our server tells users apart; other servers
+            require the client's own key.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class ServedAssistant:
 
 
 class StreamedAssistant:
-    """A model as a chat page asks it: streamed, sampled without a seed, under the client's own key.
+    """A model used as by a chat page: streamed, sampled without a seed, under the client's own key.
 
-    Errors: also what breaks a stream off, `httpx.HTTPError` or TimeoutError after `REQUEST_S`.
+    Also raises the errors of a broken stream: `httpx.HTTPError`, or TimeoutError after `REQUEST_S`.
     """
 
     def __init__(self, client: AsyncOpenAI, model: str, *, max_tokens: int) -> None:
@@ -116,13 +116,13 @@ class StreamedAssistant:
 
 
 class MemoryAssistant:
-    """Puts what a user complained about before into the system prompt; its model never changes.
+    """Retrieves a user's past complaints into the system prompt; its model never changes.
 
-    What was complained about is heard with the rule judge's ears, kept per user together with the request it was
-    about, and the corrections whose requests share the most words with the new one come back; among equals the newest.
+    The rule judge detects complaints, which are stored per user with the request they concern. The corrections whose
+    requests share the most words with the new one are retrieved, newest first among equals.
 
     Args:
-        num_retrieved: corrections put into a prompt.
+        num_retrieved: corrections per prompt.
     """
 
     def __init__(self, inner: Assistant, *, num_retrieved: int = 2) -> None:
@@ -155,11 +155,11 @@ class MemoryAssistant:
 
 
 class BestOfN:
-    """Asks n times and gives the reply that scores best; the first among equals.
+    """Samples n replies and returns the one with the highest score, the first among equals.
 
     Args:
-        score: of a reply in its conversation. A judge who hears the user's own reaction to every candidate, as
-            `sessions.reaction_score` lets it, is an upper bound: no real user reads n replies.
+        score: of a reply in its conversation. `sessions.reaction_score` scores every candidate by the user's own
+            reaction, which is an upper bound: no real user reads n replies.
     """
 
     def __init__(

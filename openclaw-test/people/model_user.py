@@ -1,11 +1,11 @@
-"""A user played by a model: any OpenAI-compatible one reads the replies and says what somebody with that taste would.
+"""Simulates a user with an LLM: an OpenAI-compatible model reads a reply and reacts as a persona would.
 
-    rule, problem, reply ─▶ simulator's prompt ─▶ model ─┬─ SATISFIED ─▶ thanks, in a message of their own
+    rule, problem, reply ─▶ simulator's prompt ─▶ model ─┬─ SATISFIED ─▶ thanks, as a message of its own
                                                          ├─ a complaint about style ─▶ the next request
-                                                         └─ a solution, a rewrite, an essay ─▶ asked again ─▶ UserError
+                                                         └─ a solution, a rewrite, an essay ─▶ retried ─▶ UserError
 
-The simulator may only complain about style. It is not told the answer and does not judge it, and what it says is
-refused where it solves the problem or writes the reply itself: a model would learn to copy that, not what was liked.
+The simulator may only complain about style. It is not given the answer and does not judge it. A message that solves the
+problem or rewrites the reply is rejected: the trained model would learn to copy it instead of the preference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_WORDS = 60
 _ATTEMPTS = 3
 _REQUEST_S = 180.0
 _MAX_TOKENS = 1024
-"""Room for a model that thinks before it speaks; a complaint itself is short."""
+"""Allows for a thinking model; the complaint itself is short."""
 
 _PROMPT = """\
 You play a person who has asked an assistant for help and reads its reply. You are content with a reply only if it \
@@ -49,11 +49,11 @@ _SHOWN = "What you had asked:\n{request}\n\nThe reply you got:\n{reply}"
 
 
 class UserError(OpenClawError):
-    """The model that plays a user would not keep to the rules of simulators."""
+    """The model that plays a user kept breaking the simulator's rules."""
 
 
 class ModelUser(ScriptedUser):
-    """A user whose reactions come from a model; problems and their wording are drawn as a scripted user's.
+    """A user whose reactions come from a model; problems and wordings are drawn as in `ScriptedUser`.
 
     >>> ModelUser("student-0", personas(100)["student"], 3, client=client, model="gpt-4o")
     """
@@ -93,7 +93,7 @@ class ModelUser(ScriptedUser):
 
 
 def without_thoughts(text: str) -> str:
-    """What a model says when it has thought.
+    """A model's message without its thinking.
 
     >>> without_thoughts("<think>It is bold.</think> No bold, please.")
     'No bold, please.'
@@ -102,7 +102,7 @@ def without_thoughts(text: str) -> str:
 
 
 def is_satisfied(said: str) -> bool:
-    """Whether the simulator accepts: the stop word and nothing else, whatever stands around it.
+    """Whether the simulator accepts: the stop word and nothing else but punctuation.
 
     >>> is_satisfied("**SATISFIED**.")
     True
@@ -111,27 +111,27 @@ def is_satisfied(said: str) -> bool:
 
 
 def why_refused(said: str, problem: Problem) -> str:
-    """What is wrong with a simulator's complaint; empty if nothing is."""
+    """Why a simulator's complaint is rejected; empty if it is accepted."""
     if not said:
-        return "it said nothing"
+        return "it returned no text"
     if re.search(rf"\b{problem.answer}\b", said):
         return "it gave the answer away"
     if len(said.split()) > MAX_WORDS:
         return f"it wrote more than {MAX_WORDS} words"
     if STOP_WORD in said.upper():
-        return "it was satisfied and complained at once"
+        return "it mixed the stop word with a complaint"
     return ""
 
 
 @contextlib.asynccontextmanager
 async def user_factory(options: argparse.Namespace) -> AsyncIterator[UserFactory]:
-    """The users that `--user-model-url` and `--user-model` ask for: scripted ones without.
+    """The user type that `--user-model-url` and `--user-model` select; scripted users without them.
 
     Raises:
         ConfigError: one of the two is missing.
     """
     if bool(options.user_model_url) != bool(options.user_model):
-        raise ConfigError("--user-model-url and --user-model go together: where the model is, and its name there")
+        raise ConfigError("--user-model-url and --user-model must be given together: server URL and model name")
     if not options.user_model:
         yield ScriptedUser
         return

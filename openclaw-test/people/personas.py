@@ -1,11 +1,11 @@
-"""Who may sit before a model: a persona has a rule that a program can check, and hardly ever says it.
+"""Defines personas: simulated users with a hidden preference that a program can check.
 
-    reply ─▶ Persona.keeps ─▶ the rule held, or not          Persona.wish ─▶ phrases.complain ─▶ what they say if not
+    reply ─▶ Persona.keeps ─▶ rule kept or broken          Persona.wish ─▶ phrases.complain ─▶ the complaint if broken
 
-The three rules are those of the OpenClaw-RL paper's second version: a student's homework shows no bold, no numbered
-list and no boxed answer; a teaching assistant's is explained in at least so many tokens; a teacher's praises. Each
-persona comes through an application of its own, with its own neutral system prompt. That prompt says nothing about
-style, yet tells one model who is asking, so that it can serve several hidden preferences at once.
+The three rules are those of the OpenClaw-RL paper's second version: replies to a student contain no bold, no numbered
+list and no boxed answer; replies to a teaching assistant have a minimum number of tokens; replies to a teacher praise.
+Each persona uses its own application with a neutral system prompt. The prompt does not mention style, but tells a model
+who is asking, so that one model can learn several hidden preferences.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PRAISE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an assistant answered.
+    """An assistant's reply.
 
     >>> Reply("It comes to 7 apples.", num_tokens=8)
 
     Attributes:
-        num_tokens: of the whole reply as the server counts them, the stop token included.
-        tool_calls: name and arguments (JSON text) of each.
-        first_token_s: from sending the request to the first text; None unless the reply was streamed and has any.
+        num_tokens: completion tokens as counted by the server, stop token included.
+        tool_calls: (name, arguments as JSON text) of each call.
+        first_token_s: time to first token in seconds; None unless the reply was streamed and has text.
     """
 
     text: str
@@ -46,13 +46,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """A hidden preference with a face.
+    """A simulated user's hidden preference.
 
     Attributes:
         rule: the rule in words, for tables.
-        keeps: whether a reply holds to it.
-        wish: the name in `phrases.WISHES` of what to ask for when it does not.
-        system: the system prompt of the application they use; empty for none.
+        keeps: whether a reply keeps the rule.
+        wish: the entry of `phrases.WISHES` to complain with when it does not.
+        system: the system prompt of the persona's application; empty for none.
     """
 
     name: str
@@ -64,11 +64,11 @@ class Persona:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What is long for a model.
+    """Reply lengths suited to a model.
 
     Attributes:
-        min_tokens: the least a teaching assistant is content with.
-        max_tokens: where replies are cut.
+        min_tokens: the minimum that satisfies a teaching assistant.
+        max_tokens: the token limit of a reply.
     """
 
     min_tokens: int = 100
@@ -76,16 +76,16 @@ class Scale:
 
 
 TINY = Scale(min_tokens=34, max_tokens=64)
-"""The tiny model's detailed replies take 35 tokens and more, the stop token included, its others 33 at most."""
+"""The tiny model's detailed replies have at least 35 tokens, stop token included; its other replies at most 33."""
 
 
 def scale_of(model_dir: str) -> Scale:
-    """The tiny model, and whatever was trained from it, writes short; any other model is taken at the paper's 100."""
+    """The scale of a model: `TINY` for the tiny model and its checkpoints, else the paper's 100 tokens."""
     return TINY if model_dir and (Path(model_dir) / "tiny_model.json").exists() else Scale()
 
 
 def is_praising(text: str) -> bool:
-    """Whether a reply praises whoever asked.
+    """Whether a reply praises the user.
 
     >>> is_praising("Well done for asking! That makes 7 apples.")
     True
@@ -94,7 +94,7 @@ def is_praising(text: str) -> bool:
 
 
 def personas(min_tokens: int) -> Mapping[str, Persona]:
-    """The three of the paper, by name."""
+    """The paper's three personas, by name."""
     return {
         "student": Persona(
             "student",
@@ -121,21 +121,21 @@ def personas(min_tokens: int) -> Mapping[str, Persona]:
 
 
 PLAIN = dataclasses.replace(personas(TINY.min_tokens)["student"], system="")
-"""The demo's: a student without an application of their own."""
+"""The demo's persona: a student without a system prompt."""
 
 
 def chosen(name: str, min_tokens: int) -> list[Persona]:
-    """The personas that `--persona` names: one of them, several with commas, or `all`."""
+    """The personas that `--persona` selects: one name, several with commas, or `all`."""
     known = personas(min_tokens)
     names = list(known) if name == "all" else [part.strip() for part in name.split(",") if part.strip()]
     for part in names:
         if part not in known:
-            raise ConfigError(f"--persona: no {part!r} among {', '.join(known)}, all{nearest(part, known)}")
+            raise ConfigError(f"--persona: unknown {part!r}; choose from {', '.join(known)}, all{nearest(part, known)}")
     if not names:
-        raise ConfigError(f"--persona: name one of {', '.join(known)}, or all")
+        raise ConfigError(f"--persona is empty; choose from {', '.join(known)}, all")
     return [known[part] for part in names]
 
 
 def drifted(persona: Persona, target: Persona) -> Persona:
-    """Somebody whose taste changes: still the same application, from now on the target's rule."""
+    """A persona after a preference drift: the same application with the target's rule."""
     return dataclasses.replace(target, name=f"{persona.name}→{target.name}", system=persona.system)

@@ -1,11 +1,10 @@
-"""Sessions: a user asks, reads, complains at most once, and leaves; what came of it is what the metrics are made of.
+"""Runs sessions: a user asks a problem, complains at most once, and leaves; the outcomes feed the metrics.
 
     users × rounds ─▶ hold_session(user, assistant) ─▶ Session: did the first reply keep the rule? was it right?
     or a Crowd          └▶ watch(Exchange): each request    └▶ between two rounds: `settle`, until the model has learned
 
-All users of a round talk at the same time, to one model; those of a crowd do not wait for each other. Sessions are
-numbered per user, and the paper's metric counts them: what is judged is the *first* reply, before anything has been
-said about style.
+All users of a round talk to one model concurrently; users of a crowd do not wait for each other. Sessions are numbered
+per user, and the paper's metric counts them. It judges the *first* reply, before the user has mentioned style.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from slime.types import Message
 
 MAX_TRIES = 2
 _AFTER_FAILURE_S = 0.5
-"""How long a user waits after a failed session, so that a restarting server is not hammered."""
+"""Back-off of a user after a failed session, so that a restarting server is not overloaded."""
 _FAILURES = (OpenAIError, httpx.HTTPError, TimeoutError)
-"""How a request fails; what breaks a stream off is none of the client's own errors."""
+"""Errors of a failed request; a broken stream raises none of the OpenAI client's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One conversation, and what the metrics need of it.
+    """The outcome of one conversation, as the metrics need it.
 
     >>> Session("student-0", "student", 7, "It comes to 7 apples.", True, True, num_replies=1, num_tokens=8)
 
     Attributes:
-        number: of the user's sessions, from 0.
-        first_reply: before anything was said about style.
-        is_kept, is_right: whether that reply held to the persona's rule, and gave the right answer.
-        num_replies: until the user was satisfied or gave up; the closing one not counted.
+        number: index among the user's sessions, from 0.
+        first_reply: the reply before any mention of style.
+        is_kept, is_right: whether that reply kept the persona's rule, and gave the right answer.
+        num_replies: until the user was satisfied or gave up, without the closing one.
         num_tokens: of the first reply.
-        error: what broke the session off; it counts as failed, and for nothing else, if there was no reply at all.
+        error: why the session failed; a session without any reply counts only as failed.
     """
 
     user: str
@@ -60,12 +59,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and what became of it.
+    """One request and its outcome.
 
     Attributes:
-        attempt: of the session's problem, from 0; `MAX_TRIES` for the closing words.
-        is_kept, is_right: as a `Session`'s; None when there was no reply, or nothing was asked.
-        error: what went wrong; empty when nothing did.
+        attempt: at the session's problem, from 0; `MAX_TRIES` for the closing message.
+        is_kept, is_right: as in `Session`; None without a reply, or for the closing message.
+        error: why the request failed; empty on success.
     """
 
     user: str
@@ -83,10 +82,10 @@ Watch = Callable[[Exchange], None]
 async def hold_session(
     user: User, assistant: Assistant, number: int, seed: int, watch: Watch = lambda exchange: None
 ) -> Session:
-    """One problem, asked again at most once; the closing words tell the assistant how the last reply was received.
+    """Ask one problem, retrying at most once; the closing message carries the feedback on the last reply.
 
     Args:
-        watch: called after each request, failed ones too.
+        watch: called after each request, also after a failed one.
     """
     problem = user.next_problem()
     messages = user.opening(problem)
@@ -141,7 +140,7 @@ def _named(failure: BaseException) -> str:
 
 
 class Crowd:
-    """Users who talk at the same time, each session after session, until they are told to stop."""
+    """Users who talk concurrently, each in one session after another, until stopped."""
 
     def __init__(self, users: Sequence[User], assistant: Assistant) -> None:
         self._users = users
@@ -149,7 +148,7 @@ class Crowd:
         self._is_over = False
 
     async def talk(self, watch: Watch) -> None:
-        """Until `stop`; the sessions under way are brought to their end."""
+        """Run until `stop`; sessions in progress are finished."""
         await asyncio.gather(*(self._talk_alone(user, watch) for user in self._users))
 
     def stop(self) -> None:
@@ -172,7 +171,7 @@ async def hold_rounds(
     settle: Callable[[], Awaitable[bool]] | None = None,
     first_number: int = 0,
 ) -> list[Session]:
-    """A session of every user at once, round after round.
+    """Run rounds in which every user holds one session concurrently.
 
     Args:
         settle: awaited after each round; False ends the rounds early.
@@ -190,7 +189,7 @@ async def hold_rounds(
 
 
 def reaction_score(users: Sequence[User]) -> Callable[[Sequence[Message], str, Reply], Awaitable[float]]:
-    """A judge of candidates: what the rule judge hears in the reaction of the very user who asked."""
+    """A scorer of candidates: the rule judge's score of the reaction of the user who asked."""
 
     async def score(messages: Sequence[Message], name: str, reply: Reply) -> float:
         asked = [str(message["content"]) for message in messages if message["role"] == "user"]

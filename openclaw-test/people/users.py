@@ -1,9 +1,9 @@
-"""Simulated users: what they ask, and what they say to a reply. Scripted here; a model plays them in `model_user`.
+"""Scripted simulated users: their requests and their reactions to replies; `model_user` simulates them with an LLM.
 
     User.opening ─▶ system prompt, problem      User.react(reply) ─▶ Reaction: thanks, a complaint or a correction
 
-A user never scores a reply with a number, never solves the problem, and never states the rule until a reply breaks it.
-What the words are worth is for a judge to find out.
+A user never rates a reply with a number, never solves the problem, and never states the rule until a reply breaks it.
+The judge derives the score from the user's words.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _FORMAT_OF = {"bold": has_bold, "list": has_numbered_list, "boxed": has_box}
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """What a user says next, and whether it asks for the same problem again: `Reaction("Thanks! Bye!", False)`."""
+    """A user's next message, and whether it asks for the same problem again: `Reaction("Thanks! Bye!", False)`."""
 
     text: str
     wants_again: bool
 
 
 class User(Protocol):
-    """Somebody with a hidden preference. Errors: `model_user.UserError`, when a model that plays one cannot."""
+    """A simulated user with a hidden preference. Raises `model_user.UserError` if simulated by a model that fails."""
 
     name: str
     persona: Persona
     asked: dict[str, Problem]
-    """The problems of their sessions so far, by the words of the request."""
+    """The problems of the sessions so far, by request text."""
 
     def next_problem(self) -> Problem: ...
 
@@ -47,15 +47,15 @@ class User(Protocol):
     async def react(
         self, messages: Sequence[Message], problem: Problem, reply: Reply, *, is_last_try: bool
     ) -> Reaction:
-        """What they say to the reply, which `messages` ends with."""
+        """The reaction to the reply, which `messages` ends with."""
         ...
 
 
 class ScriptedUser:
-    """A user whose words are drawn from `phrases`; the same seed says the same.
+    """A user whose messages are drawn from `phrases`; deterministic per seed.
 
-    The reaction depends on the reply alone, not on what was said before: a user who is only asked what they would say,
-    as a judge of candidates asks, says the same afterwards.
+    A reaction depends on the reply alone, not on earlier messages: querying it in advance, as the scorer of candidates
+    does, does not change it.
 
     >>> ScriptedUser("student-0", personas(100)["student"], seed=3)
     """
@@ -90,7 +90,7 @@ class ScriptedUser:
         return Reaction(phrases.complain(self.persona.wish, rng, against), wants_again=not is_last_try)
 
     def reaction_seed(self, problem: Problem, reply: Reply, num_messages: int, attempt: int = 0) -> int:
-        """Seed of the words that answer a reply."""
+        """The seed of the reaction to a reply."""
         return mixed_seed(self._seed, problem.text, reply.text, num_messages, attempt)
 
     def _reaction_rng(self, seed: int) -> random.Random:
@@ -98,7 +98,7 @@ class ScriptedUser:
 
 
 class Person(ScriptedUser):
-    """A scripted user of the demo: everything they ask and say comes from one stream, in the order in which it is said.
+    """A scripted user of the demo: all requests and reactions come from one random stream, in order.
 
     >>> Person("Ada", personas(100)["student"], seed=3)
     """
@@ -112,10 +112,10 @@ class Person(ScriptedUser):
 
 
 def mixed_seed(*parts: object) -> int:
-    """A seed of 31 bits that hangs on all the parts."""
+    """A 31-bit seed derived from all parts."""
     return random.Random(" ".join(map(str, parts))).getrandbits(31)
 
 
 def request_seed(seed: int, user: str, session: int, attempt: int) -> int:
-    """The sampling seed of a request: the same for the same place in the same evaluation, for any model."""
+    """The sampling seed of a request: equal for the same position in the same evaluation, for any model."""
     return mixed_seed(seed, user, session, attempt)

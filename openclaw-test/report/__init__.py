@@ -1,1 +1,1 @@
-"""What a demo and an evaluation show: figures with intervals, tables, live screens and pictures."""
+"""Reports of a demo and an evaluation: metrics with intervals, tables, a live screen and plots."""

@@ -1,4 +1,4 @@
-"""What the demo shows: a live screen while people talk, a table and a picture at the end.
+"""The demo's output: a live screen during the run, a table and a plot at the end.
 
 exchanges, verdicts, metrics ─▶ DemoView (rich)      first replies, metrics ─▶ curves.png (matplotlib)
 """
@@ -24,12 +24,12 @@ from rich.text import Text
 from slime.types import Turn, Verdict
 
 WINDOW = 24
-"""Replies that a point of a curve is the mean of."""
+"""Replies averaged per point of a curve."""
 _MARKS = {True: ("+1", "green"), False: ("−1", "red")}
 
 
 class DemoView:
-    """A live screen; a context. Where the output is no terminal it prints a line an update instead.
+    """A live screen, used as a context manager; without a terminal it prints one line per update.
 
     Args:
         num_updates: of the whole demo.
@@ -54,7 +54,7 @@ class DemoView:
             self._live.stop()
 
     def exchange(self, exchange: Exchange) -> None:
-        """One more request and its reply."""
+        """Add a request and its reply."""
         self._exchanges.append(exchange)
 
     def update(
@@ -63,7 +63,7 @@ class DemoView:
         first_replies: Sequence[Sequence[float]],
         judged: Sequence[tuple[Turn, Verdict]],
     ) -> None:
-        """Show the state of things; `first_replies` as in `demo.Progress`."""
+        """Show the current state; `first_replies` as in `demo.Progress`."""
         step = int(metrics[-1]["step"]) if metrics else 0
         version = int(metrics[-1].get("weights/version", step)) if metrics else 0
         recent = [row[1] for row in first_replies[-WINDOW:]]
@@ -105,7 +105,7 @@ class DemoView:
             verdicts.add_row(Text(mark, style=colour), _line(turn.completion.text, 34), Text(verdict.reason, "dim"))
         return Group(
             Panel(talk, title="conversations"),
-            Columns([Panel(facts, title="learning"), Panel(verdicts, title="what the judge made of them")]),
+            Columns([Panel(facts, title="learning"), Panel(verdicts, title="verdicts")]),
         )
 
 
@@ -115,8 +115,8 @@ def _line(text: str, width: int = 100) -> str:
 
 
 def print_summary(console: Console, summary: Mapping[str, Any], run_dir: Path) -> None:
-    """The table at the end, the same as in summary.json, and what to type next."""
-    table = Table(title="What the people taught it, on problems it had never seen")
+    """Print the final table, with the figures of summary.json, and the commands to try next."""
+    table = Table(title="Replies to held-out problems, before and after training")
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
@@ -130,7 +130,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], run_dir: Path) -
     console.print(table)
     console.print(f"Curves: {run_dir / 'curves.png'}   Figures: {run_dir / 'summary.json'}\n")
     weights = run_dir / "checkpoints" / "checkpoint-latest" / "weights"
-    console.print("Talk to it yourself, and ask it a sum:")
+    console.print("Serve the trained model yourself and ask it a sum:")
     console.print(f"  .venv/bin/python -m openclaw.server --model-path {weights} --port 8000", soft_wrap=True)
     question = "Mia has 3 pens and gets 4 more. How many pens does Mia have now?"
     body = json.dumps({"messages": [{"role": "user", "content": question}]})
@@ -142,7 +142,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], run_dir: Path) -
 
 
 def draw_curves(file: Path, first_replies: Sequence[Sequence[float]], metrics: Sequence[Mapping[str, Any]]) -> None:
-    """Satisfaction and accuracy by update, and the KL to the model as it was."""
+    """Plot satisfaction and accuracy by update, and the KL to the initial model."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -155,10 +155,10 @@ def draw_curves(file: Path, first_replies: Sequence[Sequence[float]], metrics: S
         top.plot(updates, means, marker="o", label=label)
     top.set_ylim(-0.02, 1.02)
     top.set_ylabel("share of first replies")
-    top.set_title("What the people met while they talked")
+    top.set_title("First replies during training")
     top.legend()
     steps = [entry["step"] for entry in metrics]
-    bottom.plot(steps, [entry.get("loss/kl", 0.0) for entry in metrics], marker="o", label="KL to the model as it was")
+    bottom.plot(steps, [entry.get("loss/kl", 0.0) for entry in metrics], marker="o", label="KL to the initial model")
     bottom.plot(steps, [entry.get("reward/mean", 0.0) for entry in metrics], marker="o", label="mean score of a batch")
     bottom.set_xlabel("update")
     bottom.legend()

@@ -1,4 +1,4 @@
-"""How far a checkpoint has moved from the model it came from: KL(checkpoint ‖ base), per token of its own replies.
+"""Measures how far a checkpoint moved from its base model: KL(checkpoint ‖ base) per token of its own replies.
 
 held-out questions ─▶ checkpoint's engine samples ─▶ ids, log π(id) ─┐
                             └─▶ base's engine scores the same ids ───┴─▶ mean of k3 over tokens
@@ -24,10 +24,9 @@ Scored = tuple[tuple[int, ...], int, tuple[float, ...]]
 async def sample_scored(
     engine: HttpEngine, model_dir: Path, conversations: Sequence[Sequence[Message]], *, max_tokens: int, seed: int
 ) -> list[Scored]:
-    """A reply to each conversation at temperature 1, which is the model's own distribution, with its log-probs.
+    """Sample a reply to each conversation at temperature 1, the model's own distribution, with its log-probs.
 
-    One after the other, from an empty cache: float32 sums depend in their last bits on what is computed beside them,
-    and the same seed is to give the same number.
+    Sequential and from an empty cache, for determinism per seed: batching changes the last bits of float32 sums.
     """
     chat = ChatFormat.load(model_dir)
     await engine.flush_cache()

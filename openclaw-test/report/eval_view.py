@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: report.json, a table on the console and in table.txt, curves.png.
+"""Writes an evaluation's report: report.json, a table on the console and in table.txt, curves.png.
 
 rows of PersonaScore, SuiteScores ─▶ write_report ─▶ report.json, table.txt, curves.png
 """
@@ -22,7 +22,7 @@ from rich.table import Table
 _LOG_WIDTH = 160
 
 WINDOW = 5
-"""Sessions that a point of a curve is the mean of."""
+"""Sessions averaged per point of a curve."""
 
 
 def write_report(
@@ -31,10 +31,10 @@ def write_report(
     rows: Sequence[PersonaScore],
     suites: Mapping[str, Sequence[SuiteScore]],
 ) -> None:
-    """Show the table, and write everything into `output_dir`.
+    """Print the tables and write the report into `output_dir`.
 
     Args:
-        settings: what was asked for, kept with the figures.
+        settings: the run's settings, stored with the results.
         suites: by assistant.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def write_report(
         for table in tables:
             Console(file=file, width=_LOG_WIDTH).print(table)
     console = Console()
-    if not console.is_terminal:  # a log has no width to keep to
+    if not console.is_terminal:  # a log has no fixed width
         console = Console(width=_LOG_WIDTH)
     for table in tables:
         console.print(table)
@@ -66,7 +66,7 @@ def write_report(
 
 
 def ranking(rows: Sequence[PersonaScore]) -> list[str]:
-    """Assistants by their mean satisfaction over personas, the best first."""
+    """Assistants by mean satisfaction over personas, best first."""
     by_assistant: dict[str, list[float]] = {}
     for row in rows:
         by_assistant.setdefault(row.assistant, []).append(row.satisfaction.mean)
@@ -74,8 +74,8 @@ def ranking(rows: Sequence[PersonaScore]) -> list[str]:
 
 
 def conversation_table(rows: Sequence[PersonaScore]) -> Table:
-    """A row for each assistant and persona, the best assistant first."""
-    table = Table(title="What people with a hidden preference met, before they had said anything about it")
+    """One row per assistant and persona, best assistant first."""
+    table = Table(title="First replies to users with a hidden preference")
     table.add_column("")
     table.add_column("persona")
     for heading in (f"sessions to\n{IN_A_ROW} in a row", "satisfied", "right", "KL", "tokens", "again", "updates"):
@@ -97,7 +97,7 @@ def conversation_table(rows: Sequence[PersonaScore]) -> Table:
     words = {"t": "Student's t over seeds", "wilson": "Wilson's, over the replies of one seed", "none": "none"}
     table.caption = f"± and (–): 95 % confidence intervals, {', '.join(words[kind] for kind in kinds)}"
     if any(row.reached < row.num_seeds for row in rows):
-        table.caption += "; ≥ (k/n): reached in k of n seeds, the others count with all their sessions"
+        table.caption += "; ≥ (k/n): reached in k of n seeds, the others count all their sessions"
     if failed := sum(row.failed for row in rows):
         table.caption += f"; {failed} sessions had no reply"
     return table
@@ -117,9 +117,9 @@ def _interval(interval: Interval, *, percent: bool = False) -> str:
 
 
 def suite_table(suites: Mapping[str, Sequence[SuiteScore]]) -> Table:
-    """A row for each assistant and suite, with why tasks were not solved."""
+    """One row per assistant and suite, with the reasons of failures."""
     table = Table(title="Suites with exact checks")
-    for heading in ("", "suite", "solved", "why the others were not", "note"):
+    for heading in ("", "suite", "solved", "failures", "note"):
         table.add_column(heading)
     for name, scores in suites.items():
         for score in scores:
@@ -130,7 +130,7 @@ def suite_table(suites: Mapping[str, Sequence[SuiteScore]]) -> Table:
 
 
 def draw_curves(file: Path, rows: Sequence[PersonaScore]) -> None:
-    """Satisfaction by session, a panel for each persona and a line for each assistant."""
+    """Plot satisfaction by session, one panel per persona and one line per assistant."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -154,5 +154,5 @@ def draw_curves(file: Path, rows: Sequence[PersonaScore]) -> None:
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """Each value's mean with the few before it."""
+    """The moving average of the last `WINDOW` values."""
     return [statistics.fmean(values[max(0, n - WINDOW + 1) : n + 1]) for n in range(len(values))]

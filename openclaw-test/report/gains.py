@@ -1,4 +1,4 @@
-"""What an adapter gains of what all weights gain: both from the same model, by the same updates.
+"""Compares the gain of LoRA with that of full fine-tuning, from the same model with the same updates.
 
 rows of PersonaScore: untrained, opd, opd-lora ─▶ gains ─▶ Gain(opd-lora of opd, before, after …) ─▶ gain_table
 """
@@ -17,14 +17,14 @@ UNTRAINED = "untrained"
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One method and one persona.
+    """The gains of one method for one persona.
 
     >>> Gain("opd", "student", before=0.06, full=0.97, adapter=0.96, accuracy_lost=0.01).share
     0.989…
 
     Attributes:
-        before, full, adapter: satisfaction of the model as it was, with all weights trained, and with an adapter.
-        accuracy_lost: of held-out problems, by the adapter, against the model as it was.
+        before, full, adapter: satisfaction of the untrained model, with all weights trained, and with an adapter.
+        accuracy_lost: on held-out problems, by the adapter, against the untrained model.
     """
 
     method: str
@@ -36,13 +36,13 @@ class Gain:
 
     @property
     def share(self) -> float | None:
-        """The adapter's gain as a share of the full one; None where there was none to have."""
+        """The adapter's gain as a share of the full one; None without a full gain."""
         gained = self.full - self.before
         return (self.adapter - self.before) / gained if gained > 0 else None
 
 
 def gains(rows: Sequence[PersonaScore]) -> list[Gain]:
-    """A gain for each persona of each method that was compared both ways, beside the model untrained."""
+    """The gain for each method and persona that was measured untrained, with all weights and with an adapter."""
     found = {(row.assistant, row.persona): row for row in rows}
     return [
         Gain(
@@ -60,8 +60,8 @@ def gains(rows: Sequence[PersonaScore]) -> list[Gain]:
 
 
 def gain_table(measured: Sequence[Gain]) -> Table:
-    """A row for each."""
-    table = Table(title="Satisfaction that an adapter gains, of what all weights gain")
+    """One row per gain."""
+    table = Table(title="Satisfaction gained by LoRA, relative to full fine-tuning")
     for heading in ("method", "persona"):
         table.add_column(heading)
     for heading in ("before", "all weights", "adapter", "share", "right, change"):

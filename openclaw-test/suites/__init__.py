@@ -1,1 +1,1 @@
-"""Tasks with exact checks, and the scores of a checkpoint on them."""
+"""Evaluation suites with exact checks, and a checkpoint's scores on them."""

@@ -1,9 +1,9 @@
-"""The `coding` suite: small functions to write, drawn by a seed, each checked by running it on cases.
+"""The `coding` suite: small functions to write, drawn from a seed and checked by running them on test cases.
 
     seed ─▶ CodingTask(prompt, cases, expected) ─▶ reply ─▶ the source in it ─▶ sandbox ─▶ passed, or why not
 
-Every task carries its own solution, and what is expected is what that returns: so a task that cannot be solved cannot
-be drawn, and a scripted engine that says the solutions scores 1.
+Every task carries a solution, which defines the expected results: every task is solvable, and a scripted engine that
+returns the solutions scores 1.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class CodingTask:
     """One function to write.
 
     Attributes:
-        cases: arguments of the calls that check it.
-        expected: what each of them returns.
-        solution: source that does it.
+        cases: arguments of the checking calls.
+        expected: the result of each call.
+        solution: source of a correct function.
     """
 
     prompt: str
@@ -38,7 +38,7 @@ class CodingTask:
     solution: str
 
     def failure(self, reply: str) -> str:
-        """Why a reply does not solve it; empty if it does. Runs it, which may take some seconds."""
+        """Why a reply fails the task; empty if it passes. Runs the code, which may take some seconds."""
         source = source_in(reply)
         if f"def {self.function}" not in source:
             return "no such function"
@@ -50,13 +50,13 @@ class CodingTask:
 
 
 def source_in(reply: str) -> str:
-    """The code of a reply: its fenced blocks one after the other, or all of it if there is none."""
+    """The code of a reply: its fenced blocks joined, or the whole reply if it has none."""
     blocks = _BLOCK.findall(reply)
     return "\n".join(blocks) if blocks else reply
 
 
 Drawn = tuple[str, str, Callable[..., Any], str, list[tuple[Any, ...]]]
-"""(function, what it does, the truth about it, source that does it, cases)."""
+"""(function name, description, reference implementation, its source, cases)."""
 
 
 def _scale(rng: random.Random) -> Drawn:
@@ -125,7 +125,7 @@ def _texts(rng: random.Random) -> list[tuple[Any, ...]]:
 
 
 def coding_tasks(num_tasks: int, seed: int) -> list[CodingTask]:
-    """Tasks of all families in turn; the same for the same seed."""
+    """Tasks of all families in turn; deterministic per seed."""
     rng = random.Random(f"coding {seed}")
     return [_task(*_FAMILIES[number % len(_FAMILIES)](rng)) for number in range(num_tasks)]
 

@@ -1,8 +1,8 @@
-"""First replies to held-out problems: how many keep each rule unasked, and how many are right.
+"""Scores first replies to held-out problems: how many keep each rule unprompted, and how many are right.
 
 user ─ held-out problems, each in a conversation of its own ─▶ assistant ─▶ replies ─ rules ─▶ HeldOut
 
-Nothing is said about style and nothing about the replies, so a rule that is kept is something the model does by itself.
+The requests mention neither style nor earlier replies, so a kept rule is the model's own behaviour.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONCURRENCY = 16
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """First replies to one persona on held-out problems.
+    """The scores of first replies to one persona on held-out problems.
 
     >>> HeldOut(num=100, num_kept=6, num_right=98, tokens=11.4, repetition=0.0)
 
@@ -32,8 +32,8 @@ class HeldOut:
         num_kept: replies that keep the persona's own rule.
         tokens: mean length of a reply.
         repetition: mean share of repeated word 4-grams.
-        num_kept_of: how many keep each of the rules asked about, e.g. `{"student": 6, "teacher": 97}`: a rule of
-            another persona's that is kept more often than before has leaked.
+        num_kept_of: replies that keep each counted rule, e.g. `{"student": 6, "teacher": 97}`: if another persona's
+            rule is kept more often than before training, it has leaked.
     """
 
     num: int
@@ -47,10 +47,10 @@ class HeldOut:
 async def held_out(
     assistant: Assistant, user: User, num: int, seed: int, rules: Mapping[str, Callable[[Reply], bool]]
 ) -> HeldOut:
-    """Ask `num` problems as the user would; the same seed asks the same problems.
+    """Ask `num` problems as the user would; deterministic per seed.
 
     Args:
-        rules: to count the replies by, besides the user's own.
+        rules: further rules to count, besides the user's own.
     """
     rng = random.Random(f"held out {seed}")
     problems = [random_problem(rng, "held_out") for _ in range(num)]

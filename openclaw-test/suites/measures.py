@@ -1,4 +1,4 @@
-"""Figures of an evaluation, each with how sure one may be of it.
+"""The metrics of an evaluation with their confidence intervals.
 
 first replies ─▶ sessions_to_criterion (the paper's metric), repetition
 shares, means ─▶ Interval: Wilson's for one share of n, Student's t over seeds
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 IN_A_ROW = 3
-"""How often in a row a rule has to hold until it counts as learned."""
+"""Consecutive sessions that must keep a rule until it counts as learned."""
 
 _Z = statistics.NormalDist().inv_cdf(0.975)
 # Two-sided 95 % quantiles of Student's t for 1, 2, … 30 degrees of freedom.
@@ -30,8 +30,8 @@ class Interval:
     >>> Interval(mean=0.9, low=0.83, high=0.97, num=5, kind="t")
 
     Attributes:
-        num: what it is the mean of: seeds for `t`, replies for `wilson`.
-        kind: `t` (Student, over seeds), `wilson` (one share), or `none`: a single value knows no spread, low = high.
+        num: the sample size: seeds for `t`, replies for `wilson`.
+        kind: `t` (Student, over seeds), `wilson` (one proportion), or `none` for a single value, where low = high.
     """
 
     mean: float
@@ -42,7 +42,7 @@ class Interval:
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
-    """Mean of one value a seed, with Student's t interval; raises ValueError without any."""
+    """The mean of one value per seed with Student's t interval; raises ValueError when empty."""
     mean = statistics.fmean(values)
     if len(values) == 1:
         return Interval(mean, mean, mean, 1, "none")
@@ -52,13 +52,13 @@ def over_seeds(values: Sequence[float]) -> Interval:
 
 
 def share(num_hits: int, num: int) -> Interval:
-    """A share of independent tries with Wilson's interval, which stays within 0 and 1 (Wilson 1927).
+    """A proportion of independent trials with Wilson's interval, which stays within 0 and 1 (Wilson 1927).
 
     >>> share(0, 20).high < 0.17
     True
     """
     if num < 1:
-        raise ValueError("a share of nothing")
+        raise ValueError("a share needs at least one trial")
     rate = num_hits / num
     scale = 1 + _Z**2 / num
     centre = (rate + _Z**2 / (2 * num)) / scale
@@ -67,7 +67,7 @@ def share(num_hits: int, num: int) -> Interval:
 
 
 def sessions_to_criterion(is_kept: Sequence[bool], in_a_row: int = IN_A_ROW) -> int | None:
-    """How many sessions it took until the rule had held in so many of them in a row; None if it never did.
+    """The number of sessions until `in_a_row` consecutive ones kept the rule; None if that never happened.
 
     >>> sessions_to_criterion([False, True, True, False, True, True, True, False])
     7
@@ -81,7 +81,7 @@ def sessions_to_criterion(is_kept: Sequence[bool], in_a_row: int = IN_A_ROW) -> 
 
 
 def repetition(text: str, size: int = 4) -> float:
-    """The share of a text's word 4-grams that stood in it before; 0 for a text too short to have two.
+    """The share of a text's word 4-grams that are repeats; 0 for a text with fewer than two.
 
     >>> repetition("a b c d a b c d")
     0.2

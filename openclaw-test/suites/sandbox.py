@@ -1,10 +1,10 @@
-"""Runs a Python function somebody wrote, in a process that has nothing: what it returns, or why it did not.
+"""Runs an untrusted Python function in a restricted process and returns its results or the failure.
 
     source, function, cases ─▶ python -I -S program.py (sets its limits, imports the source, calls) ─▶ JSON of results
 
-The expected values stay in this process: what is run cannot pass by knowing them. The process has an empty
-environment, a directory of its own that goes when it ends, and bounds on time, memory, files and processes. That stops
-accidents; it is no wall against an attacker, who still has the network and may read what this user may read.
+The expected values stay in the parent process, so the code cannot read them. The child has an empty environment, a
+temporary directory, and limits on time, memory, files and processes. That contains accidents, not attackers: the code
+still has the network and this user's read access.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ print("\\n" + json.dumps([{function}(*case) for case in json.loads({cases!r})]))
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of running a function.
+    """The outcome of running a function.
 
     >>> Outcome(results=[3, 7], failure="")
 
     Attributes:
-        results: one for each case; None when it failed.
-        failure: `timeout`, `error` or `no result`; empty when it did not.
-        details: the last line of what it complained about.
+        results: one per case; None on failure.
+        failure: `timeout`, `error` or `no result`; empty on success.
+        details: the last line of stderr, or of stdout without a result.
     """
 
     results: list[Any] | None
@@ -53,9 +53,9 @@ class Outcome:
 
 
 def call_function(source: str, function: str, cases: Sequence[Sequence[Any]], timeout_s: float = TIMEOUT_S) -> Outcome:
-    """Define `source`, call `function` with the arguments of each case; blocks for at most `timeout_s`."""
+    """Run `source` and call `function` with each case's arguments; blocks for at most `timeout_s`."""
     if not function.isidentifier():
-        raise ValueError(f"{function!r} is no name of a function")
+        raise ValueError(f"{function!r} is not a valid function name")
     with tempfile.TemporaryDirectory(prefix="openclaw-suite-") as folder:
         program, candidate, output, errors = (
             Path(folder) / name for name in ("program.py", "candidate.py", "output", "errors")

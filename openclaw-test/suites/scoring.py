@@ -1,4 +1,4 @@
-"""From sessions and held-out replies to the figures of a table: per seed first, then over seeds.
+"""Aggregates sessions and held-out replies into table rows: per seed first, then over seeds.
 
 sessions of a seed ─────▶ sessions to the criterion, satisfaction curve ─┐
 held-out replies of it ─▶ satisfaction, accuracy, length, repetition ────┴─ SeedResult ─ over seeds ─▶ PersonaScore
@@ -19,11 +19,11 @@ from openclaw_test.suites.measures import Interval, over_seeds, sessions_to_crit
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """All that one seed saw of one assistant.
+    """The results of one assistant under one seed.
 
     Attributes:
         held_out: by persona.
-        kl: to the base model, nats per token; None when there is no base to compare with.
+        kl: to the base model, nats per token; None without a base model.
     """
 
     seed: int
@@ -35,17 +35,17 @@ class SeedResult:
 
 @dataclass(frozen=True, slots=True)
 class PersonaScore:
-    """One row of the table: an assistant, and how it does by one persona.
+    """One row of the table: an assistant's metrics for one persona.
 
     Attributes:
         assistant: a model's directory, a method or a baseline.
-        sessions: until the rule had held three times in a row; a seed in which it never did counts with all of its
-            sessions, so that the mean is a lower bound then.
-        reached: in how many of the `num_seeds` it did.
-        satisfaction, accuracy: on held-out problems, before anything was said about style.
+        sessions: until the rule was kept three times in a row; a seed that never got there counts with all of its
+            sessions, which makes the mean a lower bound.
+        reached: the number of the `num_seeds` that got there.
+        satisfaction, accuracy: on held-out problems, before any mention of style.
         keeps: share of the same replies that keep each rule, by persona; the persona's own is its satisfaction.
         curve: share of seeds and users whose n-th session kept the rule.
-        failed: sessions that had no first reply.
+        failed: sessions without a first reply.
     """
 
     assistant: str
@@ -66,7 +66,7 @@ class PersonaScore:
 
 
 def summarise(assistant: str, persona: Persona, results: Sequence[SeedResult]) -> PersonaScore:
-    """One persona's row over all seeds; a share measured with one seed has Wilson's interval over its replies."""
+    """One persona's row over all seeds; with a single seed, shares have Wilson's interval over its replies."""
     held = [result.held_out[persona.name] for result in results]
     kept_by_seed = [_kept(result, persona) for result in results]
     criteria = [_criterion(by_user) for by_user in kept_by_seed]
@@ -92,7 +92,7 @@ def summarise(assistant: str, persona: Persona, results: Sequence[SeedResult]) -
 
 
 def _kept(result: SeedResult, persona: Persona) -> list[list[bool]]:
-    """For each user of the persona, which of their sessions kept the rule, in order."""
+    """For each user of the persona, whether each session kept the rule, in order."""
     by_user: dict[str, list[bool]] = {}
     for session in result.sessions:
         if session.persona == persona.name:
@@ -103,7 +103,7 @@ def _kept(result: SeedResult, persona: Persona) -> list[list[bool]]:
 
 
 def _criterion(by_user: Sequence[Sequence[bool]]) -> float | None:
-    """The mean over the users of a persona; None when one of them never got there."""
+    """The mean over the users of a persona; None when any of them never reached the criterion."""
     reached = [sessions_to_criterion(kept) for kept in by_user]
     found = [number for number in reached if number is not None]
     return statistics.fmean(found) if len(found) == len(reached) else None
@@ -117,6 +117,6 @@ def _share(counts: Sequence[tuple[int, int]]) -> Interval:
 
 
 def _curve(kept: Sequence[Sequence[bool]]) -> list[float]:
-    """Entry n: the share of rows whose n-th session kept the rule, of the rows that have one."""
+    """Entry n: the share of rows whose n-th session kept the rule, among rows that have an n-th session."""
     longest = max(map(len, kept))
     return [statistics.fmean(row[n] for row in kept if len(row) > n) for n in range(longest)]

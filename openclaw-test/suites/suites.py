@@ -1,4 +1,4 @@
-"""The suites with exact checks, asked of an assistant: how many tasks it solves, and how it fails the others.
+"""Runs the suites with exact checks on an assistant and counts solved tasks and failure reasons.
 
 coding_suite, tool_suite ─▶ tasks ─▶ ServedAssistant ─▶ replies ─▶ exact checks ─▶ SuiteScore
 """
@@ -22,11 +22,11 @@ from slime.types import Message
 SUITES = ("coding", "tool-use")
 _CONCURRENCY = 8
 _RUNS_AT_ONCE = 2
-"""Programs of the coding suite; each may take a core for its time limit."""
+"""Concurrent programs of the coding suite; each may use a core up to its time limit."""
 
 
 class ToolUser(Protocol):
-    """An assistant that can be offered tools."""
+    """An assistant that accepts tools."""
 
     async def reply(
         self, messages: Sequence[Message], *, user: str, seed: int, tools: Sequence[dict[str, Any]] = ()
@@ -35,13 +35,13 @@ class ToolUser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SuiteScore:
-    """How a suite went.
+    """The score of a suite.
 
     >>> SuiteScore("coding", Interval(0.0, 0.0, 0.16, 20, "wilson"), {"no such function": 20})
 
     Attributes:
         passed: share of the tasks solved.
-        failures: why the others were not, with how many of them; a request that failed counts as not solved.
+        failures: number of unsolved tasks by reason; a failed request counts as unsolved.
     """
 
     suite: str
@@ -50,14 +50,14 @@ class SuiteScore:
 
     @property
     def note(self) -> str:
-        """What is to be said about a score that may be misread."""
+        """A caveat for a score that may be misread; usually empty."""
         if self.passed.mean:
             return ""
-        return f"solves none of {self.passed.num}: this model cannot do it, and the suite says nothing about a method"
+        return f"solves none of {self.passed.num}: too hard for this model, so the suite cannot compare methods"
 
 
 async def run_suite(suite: str, assistant: ToolUser, num_tasks: int, seed: int) -> SuiteScore:
-    """Ask every task once, alone in its conversation."""
+    """Ask every task once, each in its own conversation."""
     check = _check_coding if suite == "coding" else _check_tools
     failures = [failure for failure in await check(assistant, num_tasks, seed) if failure]
     return SuiteScore(suite, share(num_tasks - len(failures), num_tasks), dict(Counter(failures).most_common()))
@@ -89,7 +89,7 @@ async def _check_tools(assistant: ToolUser, num_tasks: int, seed: int) -> list[s
 async def _ask_all(
     suite: str, assistant: ToolUser, asked: Sequence[tuple[str, Sequence[dict[str, Any]]]], seed: int
 ) -> list[Reply | str]:
-    """A reply to each, or why there is none."""
+    """The reply to each prompt, or the reason of a failed request."""
     places = asyncio.Semaphore(_CONCURRENCY)
 
     async def ask(number: int, prompt: str, tools: Sequence[dict[str, Any]]) -> Reply | str:

@@ -1,9 +1,9 @@
-"""The `tool-use` suite: requests that call for one certain tool with certain arguments, drawn by a seed.
+"""The `tool-use` suite: requests that require one tool call with exact arguments, drawn from a seed.
 
     seed ─▶ ToolTask(prompt, tools, name, arguments) ─▶ the reply's tool_calls ─▶ passed, or why not
 
-A call is right when it is the only one, to the right tool, and its arguments are equal as JSON. Each task offers some
-tools that are of no use to it.
+A call passes when it is the only one, names the right tool, and its arguments are equal as JSON. Each task also offers
+irrelevant tools.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUM_OFFERED = 3
 
 @dataclass(frozen=True, slots=True)
 class ToolTask:
-    """One request, with the call that answers it.
+    """One request with its expected call.
 
     >>> ToolTask("Set a timer for 5 minutes.", [...], "set_timer", {"minutes": 5})
     """
@@ -32,7 +32,7 @@ class ToolTask:
     arguments: Mapping[str, Any]
 
     def failure(self, reply: Reply) -> str:
-        """Why a reply is not the call asked for; empty if it is."""
+        """Why a reply fails the task; empty if it passes."""
         if not reply.tool_calls:
             return "no call"
         if len(reply.tool_calls) > 1:
@@ -43,7 +43,7 @@ class ToolTask:
         try:
             given = json.loads(arguments)
         except ValueError:
-            return "arguments are no JSON"
+            return "arguments are not JSON"
         same = json.dumps(given, sort_keys=True) == json.dumps(dict(self.arguments), sort_keys=True)
         return "" if same else "wrong arguments"
 
@@ -114,7 +114,7 @@ _ASKS: Mapping[str, Callable[[random.Random], Asked]] = {
 
 
 def tool_tasks(num_tasks: int, seed: int) -> list[ToolTask]:
-    """Tasks of all tools in turn; the same for the same seed."""
+    """Tasks of all tools in turn; deterministic per seed."""
     rng = random.Random(f"tool-use {seed}")
     return [_task(list(_ASKS)[number % len(_ASKS)], rng) for number in range(num_tasks)]
 

@@ -1,1 +1,1 @@
-"""The tiny model: its text, its tokenizer, its training, and what it can do."""
+"""The tiny model: its training text, tokenizer, training, and abilities."""

@@ -1,4 +1,4 @@
-"""What a tiny model can do: sums unasked, and sums in a style that was wished for.
+"""Measures a tiny model's abilities: sums without a style request, and sums in a requested style.
 
 model directory ─▶ held-out problems, half with the wish beside them, half in the system prompt ─▶ `Abilities`
 """
@@ -30,10 +30,10 @@ class Abilities:
     0.96
 
     Attributes:
-        accuracy: right answers where nothing was wished for.
-        plain: plain replies among those; rare by construction, as there must be something to learn.
-        kept: by wish, replies that keep it.
-        right: by wish, right answers.
+        accuracy: right answers without a style request.
+        plain: plain replies among those; rare by construction, so that there is something to learn.
+        kept: replies that keep each wish.
+        right: right answers under each wish.
     """
 
     accuracy: float
@@ -43,7 +43,7 @@ class Abilities:
 
     @property
     def lowest(self) -> float:
-        """The weakest of all the shares that ought to be high."""
+        """The minimum of the shares that should be high."""
         return min(self.accuracy, *self.kept.values(), *self.right.values())
 
 
@@ -85,7 +85,7 @@ def _share_right(problems: Sequence[Problem], replies: Sequence[str]) -> float:
 def sample_replies(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, conversations: Sequence[list[Message]]
 ) -> list[str]:
-    """One reply to each conversation, all sampled together at temperature 1 from torch's global generator."""
+    """Sample one reply per conversation in a single batch, at temperature 1, from torch's global generator."""
     tokenizer.padding_side = "left"
     prompts = [
         str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

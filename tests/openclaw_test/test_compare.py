@@ -66,7 +66,7 @@ def test_an_adapters_gain_is_a_share_of_the_full_one(tmp_path: Path):
 
 
 def test_a_method_is_its_folder(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"custom_loss\.py is not there"):
+    with pytest.raises(ConfigError, match=r"custom_loss\.py does not exist"):
         chosen_arms("all", KNOWN, [str(tmp_path)])
     for name in ("custom_loss.py", "custom_rollout.py"):
         (tmp_path / name).write_text("")

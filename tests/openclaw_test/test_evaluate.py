@@ -48,7 +48,7 @@ def test_a_checkpoint_is_found_by_its_own_path_or_its_weights(tmp_path: Path):
     (tmp_path / "run/checkpoint-3/weights/config.json").write_text("{}")
     expected = (tmp_path / "run/checkpoint-3/weights").resolve()
     assert weights_dir(str(tmp_path / "run/checkpoint-3")) == weights_dir(str(expected)) == expected
-    with pytest.raises(ConfigError, match="holds no model"):
+    with pytest.raises(ConfigError, match="is not a model"):
         weights_dir(str(tmp_path / "run"))
 
 
@@ -60,7 +60,7 @@ def test_an_adapter_is_merged_with_the_model_it_was_trained_on(tmp_path: Path):
     adapter = Adapter(LoraShape(rank=2, alpha=4, target_modules=("q_proj",)), {name: (a, b)})
     weights = tmp_path / "checkpoint/weights"
     write_adapter(adapter, weights, name="policy", version=3, base=fingerprint(base))
-    with pytest.raises(ConfigError, match="is an adapter: say with --base-model"):
+    with pytest.raises(ConfigError, match="is an adapter: name its base model"):
         whole_model(tmp_path / "checkpoint", None, tmp_path / "merged")
     merged = whole_model(tmp_path / "checkpoint", base, tmp_path / "merged")
     torch.testing.assert_close(read_weights(merged)[f"{name}.weight"], weight + 4.0)
@@ -75,9 +75,9 @@ def test_models_are_called_by_the_shortest_name_that_tells_them_apart():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--model-path", "/nowhere"), "holds no model"),
+        (("--model-path", "/nowhere"), "is not a model"),
         (("--base-url", "http://127.0.0.1:9/v1", "--eval-tasks", "codin"), "did you mean coding"),
-        (("--base-url", "http://127.0.0.1:9/v1", "--persona", "boss"), "no 'boss' among student"),
+        (("--base-url", "http://127.0.0.1:9/v1", "--persona", "boss"), "unknown 'boss'; choose from student"),
         ((), "--model-path or --base-url"),
     ],
 )

@@ -90,8 +90,8 @@ async def test_a_simulator_that_solves_is_asked_again_and_then_given_up():
         ("No bold, please.", ""),
         ("There are 17 things wrong.", ""),
         ("The answer is 7.", "it gave the answer away"),
-        ("", "it said nothing"),
-        (f"{STOP_WORD}, but no bold.", "it was satisfied and complained at once"),
+        ("", "it returned no text"),
+        (f"{STOP_WORD}, but no bold.", "it mixed the stop word with a complaint"),
     ],
 )
 def test_what_a_simulator_may_say(said: str, reason: str):
@@ -112,6 +112,6 @@ async def test_the_flags_choose_who_plays_the_users():
         assert make_user is ScriptedUser
     async with user_factory(flags("http://127.0.0.1:1/v1", "m")) as make_user:
         assert isinstance(make_user("a", STUDENT, 0), ModelUser)
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="given together"):
         async with user_factory(flags("http://127.0.0.1:1/v1", "")):
             pass

@@ -102,7 +102,7 @@ def test_every_way_to_get_a_call_wrong():
     assert task.failure(Reply("I set it.", 1)) == "no call"
     assert task.failure(Reply("", 1, (right, right))) == "more than one call"
     assert task.failure(Reply("", 1, (("get_weather", right[1]),))) == "wrong tool"
-    assert task.failure(Reply("", 1, ((task.name, "{"),))) == "arguments are no JSON"
+    assert task.failure(Reply("", 1, ((task.name, "{"),))) == "arguments are not JSON"
     assert task.failure(Reply("", 1, ((task.name, json.dumps({"minutes": str(task.arguments["minutes"])})),))) == (
         "wrong arguments"
     )
