@@ -1,4 +1,4 @@
-"""`python collect_rollouts.py --api-endpoint URL --output-dir DIR`: what a server captures, for a trainer to read.
+"""Collects captured turns for a trainer: `python collect_rollouts.py --api-endpoint URL --output-dir DIR`.
 
 The second of three programs; see `slime.tools.collecting`.
 """

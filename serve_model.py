@@ -1,4 +1,4 @@
-"""`python serve_model.py --model-path DIR --port 8000 --gpu-ids 0,1`: the server, which captures what is said to it.
+"""Runs the server with capture on: `python serve_model.py --model-path DIR --port 8000 --gpu-ids 0,1`.
 
 The first of three programs, and the published name of `python -m openclaw.server --enable-rl-intercept`; the others
 are collect_rollouts.py and train_async.py.

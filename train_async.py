@@ -1,7 +1,7 @@
-"""`python train_async.py --rollout-dir DIR --checkpoint-dir DIR --method combine --gpus 2,3`: trains on rollouts.
+"""Trains on collected rollouts: `python train_async.py --rollout-dir DIR --checkpoint-dir DIR --method combine`.
 
-The third of three programs, and another name of `python slime/train.py`, whose flags it takes: while serve_model.py
-runs it trains beside it and publishes to it, else offline on what the directory holds.
+The third of three programs, and an alias of `python slime/train.py` with the same flags, e.g. `--gpus 2,3`. While
+serve_model.py runs, it trains beside it and publishes weights to it; otherwise it trains offline on the directory.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What capture adds to a request: microseconds of `ConversationIndex.begin` and `finish`, and bytes a turn.
+"""Measures capture's cost per request: microseconds of `ConversationIndex.begin` and `finish`, and bytes per turn.
 
     python benchmarks/capture_matching.py [--turns 20000]
 
-Four ways in which the parent of a ten-message request is found, on an index that already holds many turns, beside the
-time that parsing the same request as JSON takes in the same run.
+Covers four ways of finding the parent of a ten-message request in a well-filled index. The baseline is the time to
+parse the same request as JSON in the same run.
 """
 
 from __future__ import annotations

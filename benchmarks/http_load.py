@@ -1,4 +1,4 @@
-"""A load generator on bare sockets, so that it takes little of the machine, and the processes it is pointed at."""
+"""A load generator on bare sockets, which keeps its own CPU use low, and the server processes under load."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A server that starts again, and one that holds many conversations: when it is ready, what it holds and finds.
+"""Measures the server's restart time, recall of conversations and memory with many conversations.
 
     python benchmarks/many_conversations.py restart [--conversations 10000] [--turns 10] [--ids 12000]
     python benchmarks/many_conversations.py memory [--conversations 10000]
 
 `restart` builds a store with the library's own records, then starts the server three times on an empty store and three
-times on that one, each attached to an engine that runs already: seconds from the start of the process to a `/readyz`
-of 200, and resident memory then. After the last start every conversation goes on, without tool calls, and the parent
-that its turn was stored with has to be the last one of that conversation. `memory` opens conversations of three short
-turns over HTTP and looks at the server's resident memory.
+times on that one, attached to a running engine. It measures the seconds from process start to a `/readyz` of 200, and
+resident memory at that point. After the last start, every conversation continues without tool calls, and each stored
+parent must be that conversation's last turn. `memory` opens conversations of three short turns over HTTP and measures
+the server's resident memory.
 """
 
 from __future__ import annotations

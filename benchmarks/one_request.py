@@ -1,4 +1,4 @@
-"""What one hostile request costs everybody else: the worst answer of ordinary clients beside it, and its own time.
+"""Measures how one hostile request delays others: worst latency of ordinary clients beside it, and its own time.
 
     python benchmarks/one_request.py [--quick] [--out FILE]
 
@@ -6,10 +6,10 @@
                              ├─▶ openclaw.server ─▶ scripted engine
     1 hostile request ───────┘   40 shapes, 16 kB … 16 MB, one after the other
 
-Each shape is sent in growing sizes. `others` is how much longer the worst ordinary answer took while one was under way
-than the worst in as long a time without. Then the ordinary connections pause and every size is sent three times more:
-`growth` is the most that doubling it, from 64 kB on, did to the quickest (what took less than 20 ms is not compared).
-Last, 50,000 equal requests are placed: the last hundred against the first.
+Each shape is sent in growing sizes. `others` is the worst ordinary latency during a hostile request minus the worst in
+an equally long period without. Then the ordinary connections pause and every size is sent three more times: `growth` is
+the largest factor by which doubling the size, from 64 kB on, raises the fastest time (times under 20 ms are ignored).
+Last, 50,000 equal requests are placed, and the last hundred compared with the first.
 """
 
 from __future__ import annotations

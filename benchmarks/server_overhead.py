@@ -1,4 +1,4 @@
-"""What the server adds to its engine, and how it compares with LiteLLM's proxy, in one run.
+"""Measures the latency that the server adds to its engine, and compares it with LiteLLM's proxy, in one run.
 
     python benchmarks/server_overhead.py [--quick] [--equal] [--litellm VENV/bin/litellm]
     python benchmarks/server_overhead.py [--quick] [--equal] --against DIRECTORY
@@ -7,9 +7,9 @@
     load generator ─▶ openclaw.server ─▶ engine    capture on, every turn committed with fsync
     load generator ─▶ LiteLLM proxy ─▶ upstream    the same requests; nothing captured
 
-Requests: 10 messages, 2.8 kB, of 16 conversations, each time with another last message. Replies: 64 tokens with
-log-probs, from a scripted engine that costs next to nothing. With `--equal` all connections send one request, again
-and again. All processes share the machine's cores. LiteLLM wants an environment of its own:
+Requests: 10 messages, 2.8 kB, of 16 conversations, each with a new last message. Replies: 64 tokens with log-probs,
+from a scripted engine of negligible cost. With `--equal` all connections repeat one request. All processes share the
+machine's cores. LiteLLM needs its own environment:
 
     python -m venv /tmp/litellm && /tmp/litellm/bin/pip install 'litellm[proxy]'
 

@@ -1,11 +1,11 @@
-"""What people feel of training: time to first token and failed requests, while weights are swapped at every step.
+"""Measures serving during training: time to first token and failed requests while every step swaps weights.
 
-    the same people, through the same server ─┬─ quiet: their turns say they are side turns, nothing is trained
-                                              └─ training: every effective turn is, a swap after each update
+    the same users, through the same server ─┬─ quiet: turns are marked as side turns, nothing is trained
+                                             └─ training: effective turns are trained, weights swapped per update
 
     python benchmarks/serving_while_training.py [--model-dir runs/tiny-model] [--seconds 40]
 
-Prints both and the ratio of the 99th percentiles; `rounds` of quiet and training follow each other in one run.
+Prints both and the ratio of the 99th percentiles; `rounds` of quiet and training alternate in one run.
 """
 
 from __future__ import annotations

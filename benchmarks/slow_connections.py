@@ -1,4 +1,4 @@
-"""Ordinary requests while 2,000 connections send a byte a second and others send headers without end.
+"""Measures ordinary requests while 2,000 connections send a byte a second and others send endless headers.
 
 attacker (a process of its own) ─▶ half a head, half a body, endless headers ─┐
 16 ordinary connections, one after another ───────────────────────────────────┴─▶ openclaw.server ─▶ scripted engine

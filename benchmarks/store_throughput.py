@@ -1,10 +1,10 @@
-"""How many turns a second the store commits to the disk, and what that costs the thread that serves.
+"""Measures the store's throughput in committed turns per second, and its cost to the serving thread.
 
     python benchmarks/store_throughput.py [--turns 8000] [--connections 64] [--dir DIR]
 
 Three runs on the same disk, all turns about 8 KiB of new text, ids and log-probs:
-  fsync     an fdatasync'd write of 8 KiB after the other: what the disk gives without any store
-  alone     the store with `connections` conversations going on at once
+  fsync     sequential 8 KiB writes, each with fdatasync: the disk's limit without a store
+  alone     the store with `connections` concurrent conversations
   serving   the same beside a busy event loop (200 µs of Python per request on one core), as in the API server
 """
 

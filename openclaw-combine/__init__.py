@@ -1,7 +1,6 @@
-"""Combine: a reward says how good a reply was, a teacher that has read the hint says where.
+"""Combine: adds the judge's score of a reply to the teacher's per-token signal from the hint.
 
-Of the ids that the top-k selection loss weighs the streams are declared here, so that whatever loads a file of this
-folder knows them.
+The top-k selection loss's sample fields are registered here, so that loading any file of this folder registers them.
 """
 
 from slime.fields import register_field

@@ -1,4 +1,4 @@
-"""`python collect_rollouts.py …` typed in this folder: the program of that name in the folder above."""
+"""Runs ../collect_rollouts.py, for commands typed in this folder."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Combine's loss: the advantage of a token is what its turn's score says of it, and what the teacher says.
+"""Combine's loss: a token's advantage is the weighted sum of its turn's score and the teacher's log-prob gap.
 
 python slime/train.py --custom-loss-function-path openclaw-combine/custom_loss.py …
 """
@@ -23,8 +23,8 @@ def compute_loss(
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate of w_rl·A_rl + w_opd·(ℓ_T − ℓ_rollout), KL to the reference and entropy bonus; tensors are [N]
-    over the trainable tokens, teacher and rollout being compared at temperature 1. `loss/binary` and `loss/opd` are
-    what either part says of the batch as it was sampled."""
+    over the trainable tokens; teacher and rollout are compared at temperature 1. `loss/binary` and `loss/opd` are the
+    two parts' losses at a ratio of 1."""
     from_reward = config["w_rl"] * advantages
     from_teacher = config["w_opd"] * distillation_advantage(
         teacher_logprobs, untempered_rollout_logprobs, has_teacher, config["teacher_gap_clip"]

@@ -1,4 +1,4 @@
-"""Combine's other loss: the reward weighs the sampled token, the teacher every one of the k likeliest ids.
+"""Combine's top-k loss: the reward weighs the sampled token, the teacher each of the k likeliest ids.
 
 python slime/train.py --custom-loss-function-path openclaw-combine/custom_loss_select.py --teacher-top-k 4
     --teacher-support student --hint-selection sequence_optimal …
@@ -30,13 +30,13 @@ def compute_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate of w_rl·A_rl, w_opd times that of each id in the support, KL to the reference, entropy bonus.
 
-    Log-probs of the ids, [N, k], are the models' own, at temperature 1, whatever the replies were sampled with.
+    Log-probs of the ids, [N, k], are at temperature 1, whatever the sampling temperature.
 
     Raises:
-        PluginError: the run has no top ids to weigh.
+        PluginError: `--teacher-top-k` is not set.
     """
     if not config["teacher_top_k"]:
-        raise PluginError("openclaw-combine/custom_loss_select.py weighs k ids a token: give --teacher-top-k, e.g. 4")
+        raise PluginError("openclaw-combine/custom_loss_select.py weighs k ids per token: set --teacher-top-k, e.g. 4")
     loss, metrics = policy_objective(config["w_rl"] * advantages)
     per_token, clipped = item_surrogate(
         policy_topk_logprobs(teacher_topk_ids, temperature=1.0),

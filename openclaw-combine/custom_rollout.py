@@ -1,4 +1,4 @@
-"""Combine's rollout: every turn whose next state says how good the reply was, or holds a hint, or both.
+"""Combine's rollout: samples every turn whose next state has a score, a hint, or both.
 
 python slime/train.py --rollout-function-path openclaw-combine/custom_rollout.py …
 """
@@ -15,12 +15,12 @@ from slime.types import SampleGroup
 
 
 def generate_rollout(ctx: RolloutContext, hint_source: HintSource, teacher: Teacher) -> AsyncGenerator[SampleGroup]:
-    """Groups of one sample, as turns are judged; a missing hint or score weighs nothing."""
+    """Groups of one sample, as turns are judged; a missing hint or score has weight 0."""
     return taught_samples(ctx, hint_source, teacher, topk_streams=topk_streams, needs_teacher=False)
 
 
 def topk_streams(top: TopIds) -> Streams:
-    """With --teacher-top-k: what this method's loss reads of the k ids beside each sampled token."""
+    """The sample fields of this method's top-k loss, with --teacher-top-k."""
     return {
         "teacher_topk_ids": top.ids,
         "teacher_topk_logprobs": top.teacher_logprobs,

@@ -1,4 +1,4 @@
-"""`python serve_model.py …` typed in this folder: the program of that name in the folder above."""
+"""Runs ../serve_model.py, for commands typed in this folder."""
 
 import runpy
 from pathlib import Path

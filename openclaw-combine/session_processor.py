@@ -1,4 +1,4 @@
-"""Sessions as trajectories with advantages, by the published name: for looking at rollouts; a run does this by itself.
+"""Turns sessions into trajectories with advantages, under the published name; for inspection, not used in training.
 
 add_interaction("s1", {"role": "assistant", "reward": 1.0}) ─▶ get_training_trajectories(min_turns=3)
 """
@@ -19,8 +19,8 @@ class SessionAwareProcessor:
     """Collects interactions by session.
 
     Attributes:
-        sessions: by session id, in the order they were added; an interaction has `role` and `reward`, and may have the
-            `value` that was expected of it.
+        sessions: by session id, in insertion order; an interaction has `role` and `reward`, and optionally a `value`
+            estimate.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`python train_async.py …` typed in this folder: the program of that name in the folder above."""
+"""Runs ../train_async.py, for commands typed in this folder."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The published name of what shows the sessions of a store: `inspect_sessions("./rl_buffer")`."""
+"""The published import path of the session viewer: `inspect_sessions("./rl_buffer")`."""
 
 from slime.tools.inspection import inspect_sessions
 

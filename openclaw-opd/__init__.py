@@ -1,7 +1,6 @@
-"""On-policy distillation: what was written is weighed by the same model after it has read the hint.
+"""On-policy distillation: the same model, given the hint, is the teacher that scores the sampled tokens.
 
-Of the ids that the top-k loss compares the streams are declared here, so that whatever loads a file of this folder
-knows them.
+The top-k loss's sample fields are registered here, so that loading any file of this folder registers them.
 """
 
 from slime.fields import register_field

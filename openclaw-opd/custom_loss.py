@@ -1,4 +1,4 @@
-"""Distillation's loss: the advantage of a token is how much likelier the teacher found it than the policy did.
+"""Distillation's loss: a token's advantage is the teacher's log-prob minus the policy's at sampling.
 
 python slime/train.py --custom-loss-function-path openclaw-opd/custom_loss.py …
 """
@@ -22,8 +22,8 @@ def compute_loss(
     config: Mapping[str, Any],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate toward the teacher, KL to the reference and entropy bonus; tensors are [N] over the trainable
-    tokens, teacher and rollout being compared at temperature 1. The metric `train/opd_reverse_kl` estimates
-    KL(π_rollout ‖ π_T): what is left to learn."""
+    tokens; teacher and rollout are compared at temperature 1. The metric `train/opd_reverse_kl` estimates
+    KL(π_rollout ‖ π_T), the remaining gap to the teacher."""
     toward_teacher = distillation_advantage(
         teacher_logprobs, untempered_rollout_logprobs, has_teacher, config["teacher_gap_clip"]
     )

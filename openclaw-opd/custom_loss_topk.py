@@ -1,4 +1,4 @@
-"""Distillation's other loss: how far the policy is from its teacher over k ids of each token, and all others in a tail.
+"""Distillation's top-k loss: the divergence of policy and teacher over k ids per token, the other ids as one tail.
 
 python slime/train.py --custom-loss-function-path openclaw-opd/custom_loss_topk.py --teacher-top-k 50 …
 """
@@ -27,14 +27,14 @@ def compute_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """w_opd · D(π, π_T), KL to the reference and entropy bonus; ids and the teacher's log-probs are [N, k].
 
-    Both distributions are the models' own, at temperature 1, whatever the replies were sampled with.
+    Both distributions are at temperature 1, whatever the sampling temperature.
 
     Raises:
-        PluginError: the run has no top ids to compare.
+        PluginError: `--teacher-top-k` is not set.
     """
     if not config["teacher_top_k"]:
-        raise PluginError("openclaw-opd/custom_loss_topk.py compares k ids a token: give --teacher-top-k, e.g. 50")
-    # nothing is learned from the sampled token by itself
+        raise PluginError("openclaw-opd/custom_loss_topk.py compares k ids per token: set --teacher-top-k, e.g. 50")
+    # zero advantages: only the regularisers, no policy gradient on the sampled token
     regularisers, metrics = policy_objective(torch.zeros_like(rollout_logprobs))
     support = (teacher_topk_ids >= 0) & has_teacher[:, None]
     policy, tail = policy_topk_and_tail_logprobs(teacher_topk_ids, temperature=1.0)

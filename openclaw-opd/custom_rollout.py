@@ -1,4 +1,4 @@
-"""Distillation's rollout: every turn whose next state holds a hint, scored by a teacher that has read it.
+"""Distillation's rollout: samples turns whose next state contains a hint, scored by a teacher given the hint.
 
 python slime/train.py --rollout-function-path openclaw-opd/custom_rollout.py …
 """
@@ -15,10 +15,10 @@ from slime.types import SampleGroup
 
 
 def generate_rollout(ctx: RolloutContext, hint_source: HintSource, teacher: Teacher) -> AsyncGenerator[SampleGroup]:
-    """Groups of one sample, as replies are scored; turns without a hint or a teacher are left out."""
+    """Groups of one sample, as the teacher scores replies; skips turns without a hint or a teacher."""
     return taught_samples(ctx, hint_source, teacher, topk_streams=topk_streams, needs_teacher=True)
 
 
 def topk_streams(top: TopIds) -> Streams:
-    """With --teacher-top-k: what this method's loss reads of the k ids beside each sampled token."""
+    """The sample fields of this method's top-k loss, with --teacher-top-k."""
     return {"teacher_topk_ids": top.ids, "teacher_topk_logprobs": top.teacher_logprobs}

@@ -1,4 +1,4 @@
-"""What this method's rollout makes of stored turns, one file a sample; nothing is trained.
+"""Runs this method's rollout on stored turns without training, and writes one file per sample.
 
 python -m openclaw_opd.test_rollout --num-samples 10 --output-dir ./debug_rollouts
 """

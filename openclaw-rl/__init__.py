@@ -1,1 +1,1 @@
-"""Binary RL: a turn is worth what its next state says of it."""
+"""Binary RL: rewards each turn with the judge's score of its next state."""

@@ -1,4 +1,4 @@
-"""Binary RL's loss: the advantage of a token is its turn's score, less what its source is usually worth.
+"""Binary RL's loss: a token's advantage is its turn's score minus the baseline of its source.
 
 python slime/train.py --custom-loss-function-path openclaw-rl/custom_loss.py …
 """

@@ -1,4 +1,4 @@
-"""Binary RL's rollout: every turn whose next state has a score becomes a sample.
+"""Binary RL's rollout: turns every turn whose next state has a score into a sample.
 
 python slime/train.py --rollout-function-path openclaw-rl/custom_rollout.py …
 """

@@ -1,11 +1,11 @@
-"""The embedded engine on the device: log-probs against transformers', tokens a second against `generate`.
+"""Benchmarks the embedded engine on the device: log-probs against transformers, tokens/s against `generate`.
 
     random weights ─┬─ engine, its own process, over HTTP ─▶ log-probs, tokens a second, utilisation, memory
                     └─ transformers on the same device    ─▶ the same, as the baseline
 
-Utilisation counts 2 operations a parameter and token, as a share of what a large matrix product reaches in this run.
-Log-probs are compared with transformers in float32: `engine` is how far the engine's are off, `transformers` how far
-transformers' own are in the engine's element type. On CUDA that type is bfloat16.
+Utilisation counts 2 operations per parameter and token, relative to the rate of a large matrix product in this run.
+Log-probs are compared with transformers in float32: `engine` is the engine's error, `transformers` that of transformers
+itself in the engine's element type. On CUDA that type is bfloat16.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Every loss on the device against the same on the CPU: one update each, all weights and an adapter, float32.
+"""Compares every loss on the device with the CPU: one update each, full weights and LoRA, float32.
 
     the same weights and batch ─┬─ trainer on the CPU    ─▶ loss, gradient norm, weights' change ─┐
                                 └─ trainer on the device ─▶ loss, gradient norm, weights' change ─┴─▶ how far apart
 
-The baseline is a plain step of cross entropy with transformers alone, on both: what the device's arithmetic by itself
-makes of the same model. A loss is as it should be when it is not much farther apart than that.
+The baseline is a plain step of cross entropy with transformers alone, on both: the difference that the device's
+arithmetic causes by itself. A loss passes when its difference is not much larger.
 """
 
 from __future__ import annotations

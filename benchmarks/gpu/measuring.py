@@ -1,6 +1,6 @@
-"""What the parts of `on_gpu.sh` share: their arguments, the file that grows with each figure, time, memory, peak speed.
+"""Shared by the parts of `on_gpu.sh`: arguments, incremental results, timing, memory, peak FLOP rate.
 
-part ─ figure ─▶ Results ─▶ DIR/PART.json, written anew after each one: a part that is cut off leaves its own
+part ─ figure ─▶ Results ─▶ DIR/PART.json, rewritten after each figure: a part that is cut off keeps what it measured
 """
 
 from __future__ import annotations

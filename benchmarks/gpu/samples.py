@@ -1,4 +1,4 @@
-"""Random batches for a trainer: groups of replies with rewards, and a teacher's opinion where a loss wants one."""
+"""Generates random batches for a trainer: groups of replies with rewards, and teacher log-probs for distillation."""
 
 from __future__ import annotations
 

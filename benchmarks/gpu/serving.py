@@ -1,10 +1,10 @@
-"""From a step to its weights being served, and what requests feel meanwhile; engine and trainer share the device.
+"""Measures the time from a step to its served weights, and request latency meanwhile, on one shared device.
 
     clients, a process of their own ─▶ engine ◀─ weights ─ trainer
        every request's start and first token         step, save, load, one token under the new version
 
-The baseline of the latencies is the same run before the trainer does anything: `quiet`. Full weights and an adapter
-are measured one after the other, each with its engine.
+The latency baseline, `quiet`, is the same run before the trainer starts. Full weights and an adapter are measured in
+sequence, each with its own engine.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The embedded trainer on the device: tokens a second, utilisation and peak memory, against a plain training loop.
+"""Benchmarks the embedded trainer on the device: tokens/s, MFU and peak memory, against a plain training loop.
 
     the same random weights and documents ─┬─ TorchTrainer, all weights ─┐
                                            ├─ TorchTrainer, an adapter ──┼─▶ tokens/s, MFU, peak memory
                                            └─ transformers + AdamW ──────┘
 
 The baseline makes a step of cross entropy on the same documents, padded to a rectangle: float32 weights, matrix
-products in bfloat16 on CUDA. Ours does more with a token (a reference, ratios, KL). Utilisation counts 6 operations a
-parameter and token for all weights, 4 for an adapter, as a share of what a large matrix product reaches in this run.
+products in bfloat16 on CUDA. Ours does more per token (a reference, ratios, KL). MFU counts 6 operations per parameter
+and token for all weights, 4 for an adapter, relative to the rate of a large matrix product in this run.
 """
 
 from __future__ import annotations

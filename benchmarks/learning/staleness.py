@@ -1,16 +1,16 @@
-"""Samples that are four updates old: what the behaviour correction is worth, on a task whose optimum is known.
+"""Measures the worth of off-policy corrections for samples four updates old, on a task with a known optimum.
 
     python benchmarks/learning/staleness.py [--staleness 4] [--updates 400] [--seeds 8] [--lr 8] [--baseline none]
 
-Contexts with replies of a few tokens, each token an arm with a worth of its own; a reply is scored by what it falls
-short of the best, between −1 and 0, with noise, as by people who speak up when something is wrong. The policy is a
-table of logits, so what it earns on average is computed exactly, not sampled. Replies are sampled by the weights
-of `staleness` updates ago, as by engines that serve while a trainer goes on; the loss is the library's own. Every way
-of correction sees the same task and the same random numbers, and so does a run whose samples are fresh.
+A bandit: contexts with replies of a few tokens, each token an arm with its own value. A reply's score is its regret,
+between −1 and 0, with noise, as from users who only complain. The policy is a table of logits, so its expected reward
+is computed exactly. Replies are sampled by the weights of `staleness` updates ago, as by engines that serve during
+training; the loss is the library's own. Every correction, and a run with fresh samples, sees the same task and random
+numbers.
 
-Without a correction, pushing down what the policy has left long ago lifts whatever it does now, good or not, and it
-settles too early. `--baseline group` centres scores within the replies to one context: pushes then cancel, and on this
-task stale samples do no harm with or without a correction; a person gives no group.
+Without a correction, lowering actions that the policy has already abandoned raises its current ones, good or bad, and
+it converges too early. `--baseline group` centres scores within the replies to one context, so these updates cancel,
+and on this task stale samples do no harm with or without a correction; a person's feedback has no group.
 
 One line of JSON is printed: for each way the final worth, its share of the fresh run's, mean over seeds with standard
 error, and the worst seed.

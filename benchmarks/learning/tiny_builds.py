@@ -1,13 +1,13 @@
-"""How much the tiny model's builds differ: seeds × instruction sets × a core taken or free.
+"""Measures how much builds of the tiny model vary: seeds × instruction sets × idle or busy core.
 
     python benchmarks/learning/tiny_builds.py [--seeds 0 1 2 3] [--sets default avx2 avx512] [--cores free taken]
                                               [--out FILE]
 
-A build is the very one of `openclaw-rl tiny-model`, in a process of its own. An instruction set is forced on ATen, MKL
-and oneDNN alike, as on a processor that has no other. Where a core is taken, a process beside the build computes all
-the time, on the build's own core. Builds of one seed and set have to have the same bytes; each prints the weakest of
-the shares that `tests/openclaw_test/test_tiny_model.py` bounds. `--out` gets one line of JSON a build as it ends;
-builds that stand in it already are not made again. A table of all is printed at the end.
+A build is that of `openclaw-rl tiny-model`, in its own process. The instruction set is forced on ATen, MKL and oneDNN
+alike, as on a processor without others. With a busy core, another process computes continuously on the build's core.
+Builds of one seed and set must be byte-identical; each prints the lowest of the shares that
+`tests/openclaw_test/test_tiny_model.py` bounds. `--out` gets one JSON line per finished build; builds already in it are
+skipped. A table of all is printed at the end.
 """
 
 from __future__ import annotations

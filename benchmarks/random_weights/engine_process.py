@@ -1,4 +1,4 @@
-"""What the engine benchmarks share: random models of a few shapes, and an embedded engine in a process of its own."""
+"""Shared by the engine benchmarks: random models of a few shapes, and an embedded engine in its own process."""
 
 from __future__ import annotations
 

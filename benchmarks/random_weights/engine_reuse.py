@@ -1,12 +1,12 @@
-"""Sessions of many turns: the embedded engine against `transformers serve`, and against itself without reuse.
+"""Benchmarks prefix caching on long sessions: the embedded engine against `transformers serve` and without a cache.
 
     python benchmarks/random_weights/engine_reuse.py [--quick] [--sessions 16] [--turns 10]
 
-Two figures, both sides in the same run on the same random weights, one thread each, and taking turns:
+Two figures, both sides alternating in the same run on the same random weights, one thread each:
 
 - tokens/s of concurrent sessions, every turn of which repeats the whole conversation so far, against `transformers
-  serve` and `transformers serve --continuous-batching`. Every prompt and reply is equally long on all sides.
-- time to the first token of a tenth turn, streamed to a lone session, with the nine before in the cache and without.
+  serve` and `transformers serve --continuous-batching`. Prompts and replies are equally long on all sides.
+- time to first token of a tenth turn, streamed to a single session, with and without the nine earlier turns cached.
 
 The peer needs `pip install 'transformers[serving]'`.
 """

@@ -1,11 +1,11 @@
-"""Tokens a second: the embedded engine over HTTP (log-probs and all) against `model.generate`, in the same run.
+"""Benchmarks tokens/s: the embedded engine over HTTP, log-probs included, against `model.generate`, in one run.
 
     python benchmarks/random_weights/engine_throughput.py [--quick] [--shape small|tiny] [--device cpu|cuda]
 
-Both sides sample the same number of new tokens at temperature 1 from the same random weights, on one thread each:
-engine and `generate` take turns, several rounds of each, and the ratio of their medians is printed. The engine is its
-own process and is asked by N concurrent POST /generate; `generate` runs in this process on the whole batch. No prompt
-repeats. On a busy machine the ratio of processor seconds, the server's HTTP included, says more than that of times.
+Both sides sample the same number of new tokens at temperature 1 from the same random weights, on one thread each.
+Engine and `generate` alternate for several rounds, and the ratio of their medians is printed. The engine is a separate
+process that gets N concurrent POST /generate; `generate` runs in this process on the whole batch. No prompt repeats. On
+a busy machine the ratio of CPU seconds, HTTP included, is more meaningful than that of wall-clock times.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""How soon an update is served, and how much is written for it: an adapter against full weights, in the same run.
+"""Measures weight sync, latency and bytes written per update: LoRA against full weights, in one run.
 
     python benchmarks/random_weights/lora.py [--shape tiny] [--versions 30] [--rank 8]
 
-One trainer and one engine on a random model. After each step the clock starts; the trainer writes its checkpoint, fsync
-and hashes included, and the engine is told of it, as in a run; the clock stops when the engine has answered that it
-serves the version. Then a token is sampled, and its label has to be that version. A request keeps running meanwhile,
-so that neither way finds an idle engine. The bytes are those of what engines load, also for Qwen3-0.6B's shape, whose
-weights are not made for it. One line of JSON is printed, times in milliseconds: of the whole, median, nine in ten and
-worst, and the medians of its two parts, the checkpoint and its being loaded.
+One trainer and one engine on a random model. The clock starts after each step; the trainer writes its checkpoint, fsync
+and hashes included, and the engine loads it, as in a run; the clock stops when the engine confirms the version. Then a
+token is sampled, and its label must be that version. A request runs throughout, so the engine is never idle. The bytes
+are those of the files that engines load, also computed for Qwen3-0.6B's shape without building it. Prints one line of
+JSON with times in milliseconds: median, p90 and worst of the total, and the medians of writing and loading.
 """
 
 from __future__ import annotations

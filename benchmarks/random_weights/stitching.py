@@ -1,16 +1,16 @@
-"""A session of eight turns, trained turn by turn and stitched: tokens fed, time of a step, difference of gradients.
+"""Compares training a session turn by turn, with prefix sharing, and stitched: tokens, step time, gradients.
 
     python benchmarks/random_weights/stitching.py [--turns 8] [--sessions 2] [--shape tiny] [--rounds 5] [--output FILE]
 
-Sessions of a chat: a system prompt of 200 tokens, questions of 15 to 40, replies of 60 to 150, and each turn was fed
-all that came before. Three ways to train the same turns with Binary RL's loss, in the real trainer:
+Chat sessions: a system prompt of 200 tokens, questions of 15 to 40, replies of 60 to 150; each prompt contains all
+earlier turns. Three ways to train the same turns with Binary RL's loss, in the real trainer:
 
-    turn by turn   every turn fed by itself
-    joined         every turn a sample, as a run collects them; the trainer feeds once what they have in common
-    stitched       every session one sample, as `stitch` makes them of turns that are there at once
+    turn by turn   every turn is forwarded separately
+    joined         every turn is a sample, as in a run; the trainer forwards shared prefixes once
+    stitched       every session is one sample, as `stitch` builds it from complete sessions
 
-Gradients are compared with those of turn by turn, float32: the largest difference of any element, and the norm of the
-difference as a share of the gradient's. Times are medians of whole updates, the ways taking turns.
+Gradients are compared with those of turn by turn, float32: the largest element-wise difference, and the norm of the
+difference relative to the gradient's. Times are medians of whole updates, the ways alternating.
 """
 
 from __future__ import annotations

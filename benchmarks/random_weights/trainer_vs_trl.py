@@ -1,13 +1,13 @@
-"""Trained tokens a second of the embedded trainer and of TRL's GRPOTrainer, on the same ragged batch and model.
+"""Compares trained tokens/s of the embedded trainer and TRL's GRPOTrainer on the same ragged batch and model.
 
     python -m venv .venv-trl                              (TRL is not among the project's own dependencies)
     .venv-trl/bin/pip install torch==2.13.0 transformers==5.23.0 trl==1.16.0
     PYTHONPATH=slime .venv-trl/bin/python benchmarks/random_weights/trainer_vs_trl.py [--sequences 32] [--steps 4]
 
-One process, one thread. Both get the same prompts, completions, advantages and log-probs of sampling time, and make
-whole updates: forward, backward, clipping, AdamW. TRL's own training loop runs, with its generation replaced by
-the batch. First the gradients of the first update are compared: speed at another result would say nothing.
-Ours is timed before and after TRL, medians are taken, and one line of JSON is printed.
+One process, one thread. Both get the same prompts, completions, advantages and rollout log-probs, and make complete
+updates: forward, backward, clipping, AdamW. TRL runs its own training loop, with generation replaced by the batch. The
+gradients of the first update are compared first, since speed with another result is meaningless. Ours is timed before
+and after TRL; prints one line of JSON with the medians.
 """
 
 from __future__ import annotations

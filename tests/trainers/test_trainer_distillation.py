@@ -261,7 +261,7 @@ def test_a_batch_that_no_teacher_read_trains_without_one(policy_dir: Path, name:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_over_k_ids_needs_a_k(policy_dir: Path, name: str) -> None:
-    with pytest.raises(PluginError, match="give --teacher-top-k"):
+    with pytest.raises(PluginError, match="set --teacher-top-k"):
         learner(policy_dir, LOSSES[name]).train(batch_of(with_top_ids(random_samples(2), k=5)))
 
 
