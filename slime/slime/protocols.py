@@ -1,4 +1,4 @@
-"""What the loops expect of each other: two to four methods each, so that anybody may write the second one.
+"""The protocols between the loops: two to four methods each, so that a second implementation is a small file.
 
 Scripted implementations (`engines.scripted`, `judging.scripted`, `tests/scripted_learner.py`) stand in for models in
 tests and demos; there are no mocks.

@@ -28,7 +28,7 @@ Publish = Callable[[Path, int], Awaitable[None]]
 """Have every engine serve a weights directory as a version; returns when they do."""
 
 
-async def _nobody_serves() -> int:
+async def _none_served() -> int:
     return 0
 
 
@@ -40,7 +40,7 @@ class Publisher:
         versions: the journal.
         progress: told which version is served.
         in_use: directories that an engine was told to load and has not said it serves.
-        newest_served: the highest version that an engine knows, whoever published it.
+        newest_served: the highest version that an engine knows, from any run.
     """
 
     versions: Versions
@@ -49,23 +49,20 @@ class Publisher:
     _: KW_ONLY
     progress: Progress
     in_use: Callable[[], Set[Path]] = frozenset
-    newest_served: Callable[[], Awaitable[int]] = _nobody_serves
+    newest_served: Callable[[], Awaitable[int]] = _none_served
 
     async def resume(self, resumed: Resumed) -> None:
         """Have engines serve the weights that training goes on from; nothing where that is the model as given, and
         no other version was ever served."""
         versions = self.versions
         await asyncio.to_thread(versions.open, resumed.checkpoint.parent if resumed.checkpoint else None)
-        for user, (step, version) in resumed.users.items():
-            versions.resume(step=step, version=version, adapter=user)
-        if not resumed.users:
-            versions.resume(step=resumed.step, version=resumed.version)
+        lines = resumed.users or {"": (resumed.step, resumed.version)}
+        for adapter, (step, version) in lines.items():
+            versions.resume(step=step, version=version, adapter=adapter)
         served = await self.newest_served()
-        for user in resumed.users:
-            await self.publish(user, above=served)
-        is_new = not (resumed.step or versions.newest or served)
-        if not resumed.users and not is_new:
-            await self.publish(above=served)
+        if resumed.users or resumed.step or versions.newest or served:
+            for adapter in lines:
+                await self.publish(adapter, above=served)
 
     async def publish(self, adapter: str = "", *, above: int = 0) -> dict[str, float]:
         """The weights as they are now, served; returns figures of it.

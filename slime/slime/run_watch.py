@@ -5,7 +5,7 @@
     queue: stale samples ─────────────┘          └─▶ nothing trained for long, and many lost: one line of why
 
 Samples that wait are no stall: a batch may take its time to fill. Samples that are lost, one after the other, or turns
-that wait for a judge who never answers, are.
+that wait for a judge that never answers, are.
 """
 
 from __future__ import annotations

@@ -55,32 +55,27 @@ def advantages_over_turns(
     >>> advantages_over_turns([1.0, 0.0, 2.0], [0.0] * 3, [None, 0, 0], gamma=0.5, lambda_=1.0)
     [1.5, 0.0, 2.0]
     """
-    following: list[list[int]] = [[] for _ in rewards]
-    for index, before in enumerate(goes_on_from):
-        if before is not None:
-            following[before].append(index)
     advantages = [0.0] * len(rewards)
-    for index in last_first(goes_on_from):
-        after = following[index]
+    for index, after in last_first(goes_on_from):
         value_after = statistics.fmean(values[i] for i in after) if after else 0.0
         later = statistics.fmean(advantages[i] for i in after) if after else 0.0
         advantages[index] = rewards[index] + gamma * value_after - values[index] + gamma * lambda_ * later
     return advantages
 
 
-def last_first(goes_on_from: Sequence[int | None]) -> list[int]:
-    """The turns in an order in which each stands after all that go on from it; no turn may go on from itself.
+def last_first(goes_on_from: Sequence[int | None]) -> list[tuple[int, list[int]]]:
+    """Each turn with those that go on from it, after all of them; no turn may go on from itself.
 
     >>> last_first([None, 0, 1])
-    [2, 1, 0]
+    [(2, []), (1, [2]), (0, [1])]
     """
     following: dict[int | None, list[int]] = {}
     for index, before in enumerate(goes_on_from):
         following.setdefault(before, []).append(index)
-    order = following.get(None, [])
+    order = list(following.get(None, ()))
     for index in order:  # grows as it is read
         order += following.get(index, [])
-    return order[::-1]
+    return [(index, following.get(index, [])) for index in reversed(order)]
 
 
 def advantages_of_tokens(rewards: Tensor, later_rewards: Tensor, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:

@@ -1,4 +1,4 @@
-"""slime's nouns, under slime's names, for files written to its documentation.
+"""slime's data model, under slime's names, for files written to its documentation.
 
     a prompt ─▶ Sample(prompt=…) ─ generate ─▶ tokens, response, log-probs ─ reward ─▶ reward ─▶ slime.types.Sample
 
@@ -149,7 +149,7 @@ class Sample:
             setattr(self, name, getattr(fresh, name))
 
     def to_dict(self) -> dict[str, Any]:
-        """All attributes, those that somebody added included; the status by its value."""
+        """All attributes, undeclared ones included; the status by its value."""
         return {**vars(self), "status": self.status.value}
 
     @classmethod

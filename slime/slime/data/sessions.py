@@ -59,14 +59,9 @@ def with_later_rewards(batch: Batch) -> Batch:
 
 
 def _later_rewards(scored: Sequence[Outcome]) -> list[tuple[float, ...]]:
-    before = goes_on_from(scored)
-    following: list[list[int]] = [[] for _ in scored]
-    for index, earlier in enumerate(before):
-        if earlier is not None:
-            following[earlier].append(index)
     later: list[tuple[float, ...]] = [()] * len(scored)
-    for index in last_first(before):
-        lines = [(scored[after].reward, *later[after])[:_FARTHEST] for after in following[index]]
+    for index, following in last_first(goes_on_from(scored)):
+        lines = [(scored[after].reward, *later[after])[:_FARTHEST] for after in following]
         later[index] = tuple(sum(step) / len(lines) for step in itertools.zip_longest(*lines, fillvalue=0.0))
     return later
 

@@ -6,7 +6,7 @@
     package.module.name
 
 A file becomes a module with a stable name: `openclaw-rl/custom_loss.py` is `openclaw_rl.custom_loss`, so relative
-imports work in folders with dashes too; where that name belongs to somebody else, the name carries a hash of the
+imports work in folders with dashes too; where another module has that name, it carries a hash of the
 folder instead. While a file is loaded its folder is importable; two folders may both have a `prompts.py`.
 """
 

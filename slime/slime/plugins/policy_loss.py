@@ -40,7 +40,7 @@ class PolicyLossHooks:
         Raises:
             PluginError: it failed, or gave tensors of other shapes, numbers that are none, or no gradient.
         """
-        assert self.weigh is not None  # whoever calls has looked
+        assert self.weigh is not None
         place, given = self.weigh.place, offered["pg_loss"]
         with user_code(place):
             result = self.weigh(offered)

@@ -11,6 +11,7 @@ Understood, found by default name or after the colon of the path:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -63,10 +64,10 @@ class RewardHook:
 
     async def ask(self, values: Mapping[str, Any], timeout_s: float) -> Any:
         """The same from values by name; where it takes groups in batches, `rows` has the values of each sample."""
-        if self.is_async:
-            return await run_with_deadline(lambda: self._invoke(values), timeout_s, is_async=True)
-        async with self._waiting:
-            return await run_with_deadline(lambda: self._invoke(values), timeout_s, is_async=False, inside=self._inside)
+        async with contextlib.nullcontext() if self.is_async else self._waiting:
+            return await run_with_deadline(
+                lambda: self._invoke(values), timeout_s, is_async=self.is_async, inside=self._inside
+            )
 
     def _invoke(self, values: Mapping[str, Any]) -> Any:
         if not self.takes_batches:

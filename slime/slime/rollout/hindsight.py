@@ -86,7 +86,7 @@ def hint_reader(config: Config) -> str:
 
 
 def hint_source(config: Config, model: ChatModel | None) -> HintSource:
-    """Who reads hints from next states: the rules, or the model that the judge asks."""
+    """What reads hints from next states: the rules, or the model that the judge asks."""
     if hint_reader(config) == "rule":
         return RuleHints()
     assert model is not None  # it was asked for

@@ -61,7 +61,7 @@ async def judge_model_at(judge: JudgeConfig, tokenizer_dir: str) -> AsyncIterato
 
 
 async def openai_base(url: str) -> str | None:
-    """The base URL of the OpenAI API there; None where an engine of our dialect answers, or nobody yet.
+    """The base URL of the OpenAI API there; None where an engine of our dialect answers, or nothing does yet.
 
     >>> await openai_base("https://api.openai.com/v1/")
     'https://api.openai.com/v1'
@@ -80,5 +80,5 @@ async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
         async with session.get(url) as answer:
             return answer.status in (200, 401, 403)  # there, though it wants a key
     except (TimeoutError, aiohttp.ClientError) as error:
-        log.debug("nobody answers url=%s error=%s", url, error)
+        log.debug("no answer url=%s error=%s", url, error)
         return False

@@ -88,24 +88,19 @@ async def _take_one(ctx: RolloutContext, make_sample: MakeSample[T], claim: Clai
     try:
         if why_not := _why_not(turn, ctx.progress, ctx.rollout.max_staleness):
             deferrals.forget(turn.turn_id)
-            await store.exclude([turn.turn_id], why_not)
-            return None
-        verdict = claim.verdict
-        if verdict is None:
-            judged = await _judged(store, ctx.judge, claim, ctx.owner, deferrals)
-            if judged is None:
+        else:
+            stored = None if claim.verdict is None else (turn, claim.verdict)
+            judged = stored or await _judged(store, ctx.judge, claim, ctx.owner, deferrals)
+            if judged is None or not judged[1].is_effective:
                 return None
-            turn, verdict = judged
-        if not verdict.is_effective:
-            return None
-        made = await make_sample(turn, verdict)
-        if isinstance(made, NotTrained):
-            await store.exclude([turn.turn_id], made.reason)
-            return None
-        return made
+            made = await make_sample(*judged)
+            if not isinstance(made, NotTrained):
+                return made
+            why_not = made.reason
+        await store.exclude([turn.turn_id], why_not)
     except LeaseLost as error:  # another collector has taken it over
         log.warning("lease lost turn=%s error=%s", turn.turn_id, error)
-        return None
+    return None
 
 
 async def _judged(
