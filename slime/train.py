@@ -17,12 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slime.cluster.children import run_beside
+from slime.cluster.children import run_beside, server
 from slime.cluster.fleet import Fleet
 from slime.cluster.judge_and_teacher import judge_model, judge_of, teaching
 from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import on_cpu
-from slime.cluster.serving import server
 from slime.cluster.session import ray_session, until_signalled
 from slime.config import Config
 from slime.config.checks.conditions import method_name

@@ -113,7 +113,8 @@ class Monitor:
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the figures of update `step`; they are on disk when this returns."""
-        metrics = with_published_names(metrics)
+        also = {theirs: metrics[ours] for theirs, ours in PUBLISHED_NAMES if ours in metrics and theirs not in metrics}
+        metrics = {**metrics, **also}
         line = {"step": step, "time": time.time(), **metrics}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
@@ -127,16 +128,6 @@ class Monitor:
         self._file.close()
         if self._wandb is not None:
             self._wandb.finish()
-
-
-def with_published_names(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The figures, and those that published pages name otherwise under their names too.
-
-    >>> with_published_names({"train/grad_norm": 0.4})
-    {'train/grad_norm': 0.4, 'gradient/norm': 0.4}
-    """
-    also = {theirs: metrics[ours] for theirs, ours in PUBLISHED_NAMES if ours in metrics and theirs not in metrics}
-    return {**metrics, **also}
 
 
 def link_log(log_file: Path, link: Path) -> None:

@@ -77,7 +77,7 @@ VICTIMS = {
     "engine": "slime.engines.embedded",
     "server": "openclaw.server",
     "trainer": "ray::Rank",
-    "engine's actor": "ray::EngineHolder",
+    "an actor that holds a process": "ray::Holder",
 }
 
 

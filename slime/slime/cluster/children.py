@@ -10,24 +10,29 @@ them is killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from slime.config import EngineConfig, ModelConfig
-from slime.engines.launch import end_process, start_engine
+from slime.config import Config, EngineConfig, ModelConfig
+from slime.config.leaves import as_flags
+from slime.engines.launch import end_process, free_port, start_engine, start_process
 from slime.engines.supervisor import Supervisor
 from slime.errors import EngineKilled, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
 _GRACE_S = 35.0
+_SERVER_START_S = 60.0
 
 
 async def start_engine_process(
@@ -63,33 +68,22 @@ class Holder:
 Actor: Any = ray.remote(num_cpus=0)(Holder)
 
 
-@dataclass(eq=False)
-class Child:
+class Child(Supervisor):
     """One supervised process.
 
-    Attributes:
+    Args:
         name: for the log: `engine 0`, `server`.
         command: gives the function that starts it, e.g. `launch.start_process`, and its arguments; anew at every start,
             so that it starts with what is true then.
         is_up: returns when the started process does its work; raises EngineUnavailable if it never does.
     """
 
-    name: str
-    command: Callable[[], tuple[Any, ...]]
-    is_up: Callable[[], Awaitable[None]]
-    pid: int = 0
-    _actor: Any = None
-
-    def __post_init__(self) -> None:
-        self._supervisor = Supervisor(self.name, self._start_once, self._wait)
-
-    async def start(self) -> None:
-        """Returns when it works. Raises EngineUnavailable when it does not come up."""
-        await self._supervisor.start()
-
-    async def supervise(self) -> None:
-        """Start it again whenever it dies. Raises EngineUnavailable when that happens too often."""
-        await self._supervisor.supervise()
+    def __init__(self, name: str, command: Callable[[], tuple[Any, ...]], is_up: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(name, self._start_once, self._ended)
+        self.name = name
+        self.command = command
+        self._is_up = is_up
+        self._actor: Any = None
 
     async def _start_once(self) -> None:
         """Start it in a new actor.
@@ -102,7 +96,7 @@ class Child:
             command = self.command()
             self._actor = Actor.remote()
             try:
-                self.pid = await self._actor.start.remote(*command)
+                pid = await self._actor.start.remote(*command)
                 await self._up_or_ended()
                 break
             except (EngineKilled, ActorDiedError) as error:
@@ -113,11 +107,11 @@ class Child:
                 if command == self.command():
                     raise EngineUnavailable(f"{self.name} does not start: {last_line(error)}") from None
                 log.warning("%s did not start, trying with newer weights error=%s", self.name, last_line(error))
-        log.info("%s ready pid=%d seconds=%.1f", self.name, self.pid, time.monotonic() - began)
+        log.info("%s ready pid=%d seconds=%.1f", self.name, pid, time.monotonic() - began)
 
     async def _up_or_ended(self) -> None:
         """Returns when it does its work. Raises EngineUnavailable, or EngineKilled, when it ended before."""
-        is_up = asyncio.ensure_future(self.is_up())
+        is_up = asyncio.ensure_future(self._is_up())
         ended = asyncio.ensure_future(_settled(self._actor.wait.remote()))
         try:
             await asyncio.wait([is_up, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -130,7 +124,7 @@ class Child:
         kind = EngineKilled if status < 0 else EngineUnavailable
         raise kind(f"{self.name} ended with status {status} while it was starting")
 
-    async def _wait(self) -> str:
+    async def _ended(self) -> str:
         try:
             ended = f"status={await self._actor.wait.remote()}"
         except RayError as error:  # the actor itself was killed, and its process with it
@@ -146,6 +140,42 @@ class Child:
         except (RayError, TimeoutError) as error:
             log.warning("%s did not stop cleanly error=%s", self.name, last_line(error))
         ray.kill(self._actor)
+
+
+def server(config: Config, engine_urls: Sequence[str], log_dir: Path) -> Child:
+    """The OpenAI-compatible server in front of the engines, not started; it captures: a training run needs turns."""
+    port = config.server.port or free_port()
+    serving = replace(
+        config,
+        engine=replace(config.engine, engine_url=",".join(engine_urls)),
+        server=replace(config.server, port=port, enable_rl_intercept=True),
+    )
+    command = [sys.executable, "-m", "openclaw.server", *as_flags(serving, ["model", "engine", "server", "lora"])]
+    secrets = {
+        "OPENCLAW_API_KEY": config.server.api_key,
+        "OPENCLAW_ADMIN_KEY": config.server.admin_key,
+        "ENGINE_TOKEN": config.engine.engine_token,
+    }
+    url = f"http://{config.server.host}:{port}"
+
+    async def is_up() -> None:
+        await _until_ready(f"{url}/readyz")
+        log.info("serving url=%s/v1", url)
+
+    return Child("server", lambda: (start_process, command, log_dir / "server.log", secrets), is_up)
+
+
+async def _until_ready(url: str) -> None:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SERVER_START_S):
+                while True:
+                    with contextlib.suppress(aiohttp.ClientError):
+                        async with session.get(url) as answer:
+                            if answer.status == 200:
+                                return
+                    await asyncio.sleep(0.1)
+    raise EngineUnavailable(f"the server did not answer at {url} within {_SERVER_START_S:g} s; see logs/server.log")
 
 
 async def _settled(reference: Any) -> Any:
@@ -166,18 +196,18 @@ async def run_beside(
     Raises:
         Exception: what ended the pipeline, or `EngineUnavailable` where a process cannot be kept alive.
     """
-    watchers = [asyncio.create_task(watch) for watch in supervising]
-    training = asyncio.create_task(work)
+    tasks = [asyncio.create_task(each) for each in (work, *supervising)]
+    training, *watchers = tasks
     try:
-        await asyncio.wait([training, *watchers], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if training.done() and training.exception() is None:
             log.info("training done")
             if keep_serving:
                 await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
-        for task in (training, *watchers):
+        for task in tasks:
             if task.done():
                 task.result()
     finally:
-        for task in (training, *watchers):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(training, *watchers, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

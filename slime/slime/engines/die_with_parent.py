@@ -5,7 +5,7 @@ parent (`prctl`), but only the process itself can ask for it, and SGLang does no
 path and with the standard library alone, it costs some 20 ms. Elsewhere than on Linux it only becomes the command.
 
 It leads a process group of its own: Ctrl-C in a terminal is for the owner, who ends it in its own time. It stays in the
-owner's session, because Linux may share the cores out by session (see `slime.cluster.priority`).
+owner's session, because Linux may share the cores out by session (see `slime.cluster.learner`).
 """
 
 from __future__ import annotations

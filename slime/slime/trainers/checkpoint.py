@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 LATEST = "checkpoint-latest"
 WEIGHTS_DIR = "weights"
-PUBLISHED_DIR = "published"
 TENSORS_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
 _KIND = "checkpoint"
@@ -99,11 +98,6 @@ def write_checkpoint(
     older = [found for step, found in numbered(save_dir, _KIND).items() if step < state.step]
     remove(older[keep - 1 :], save_dir, _KIND)
     return checkpoint
-
-
-def publication_dir(save_dir: Path, version: int, adapter: str = "") -> Path:
-    """Where a version is written for engines; `adapter` is the user's whose weights they are, empty for everybody's."""
-    return save_dir / PUBLISHED_DIR / adapter / f"version-{version}"
 
 
 def read_checkpoint(checkpoint: Path) -> tuple[TrainerState, dict[str, Tensor]]:

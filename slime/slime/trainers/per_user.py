@@ -69,7 +69,6 @@ class UserTrainers:
 
     def __init__(self, trainer: AdapterTrainer) -> None:
         self._trainer = trainer
-        self._save_dir = Path()
         self._latest: dict[str, Path] = {}
         self._loaded = ""
         self._unsaved_pasts: dict[str, Mapping[str, Any]] = {}
@@ -79,11 +78,11 @@ class UserTrainers:
         """Find every user's newest good checkpoint; what is asked for by name must be a directory of such."""
         self._loaded, self._latest, self.num_updates = "", {}, 0
         self._unsaved_pasts.clear()
-        self._save_dir = (save_dir if wanted in ("auto", "none") else Path(wanted)).resolve()
+        users_dir = (save_dir if wanted in ("auto", "none") else Path(wanted)).resolve() / USERS_DIR
         consumed: dict[int, tuple[str, ...]] = {}
         users: dict[str, tuple[int, int | None]] = {}
         if wanted != "none":
-            for user_dir in sorted((self._save_dir / USERS_DIR).glob("*")):
+            for user_dir in sorted(users_dir.glob("*")):
                 if (checkpoint := resumable_checkpoint(user_dir)) is None:
                     continue
                 state, _ = read_checkpoint(checkpoint)
@@ -91,7 +90,7 @@ class UserTrainers:
                 users[user_dir.name] = state.step, state.version
                 self._latest[user_dir.name] = checkpoint
         self.num_updates = max([*consumed, sum(step for step, _ in users.values())])
-        return Resumed(self.num_updates, consumed, self._save_dir / USERS_DIR, users=users)
+        return Resumed(self.num_updates, consumed, users_dir, users=users)
 
     def train(self, batch: Batch) -> TrainReport:
         """Make one update of one user's adapter; the report counts the updates of all.

@@ -27,48 +27,28 @@ _PREFIX = "critic."
 _COUNTS = "critic.counts"
 
 
-def build_critic(
-    policy: Policy, model_dir: Path, trainer: TrainerConfig, loss: LossConfig, lora: LoraConfig | None
-) -> Critic | None:
-    """The critic that an estimator needs beside a policy, if it needs one.
-
-    Args:
-        lora: a backbone of its own is an adapter too where the policy is one.
-    """
-    if loss.advantage_estimator != "ppo":
-        return None
-    backbone = None
-    if loss.critic == "own":
-        backbone = Policy(model_dir, policy.device, policy.compute_dtype, lora=lora, seed=trainer.seed)
-        if trainer.gradient_checkpointing:
-            backbone.checkpoint_activations()
-    hidden_size = policy.model.get_output_embeddings().weight.shape[1]
-    return Critic(hidden_size, backbone, trainer=trainer, loss=loss, device=policy.device)
-
-
 class Critic:
     """A value head, its backbone if it has one of its own, and their optimizer.
 
     It starts as zero everywhere, so that the first advantages are those of no critic at all.
 
     Args:
-        hidden_size: H of the hidden states that the head reads.
-        backbone: a model of its own, trained with the head; None: the head reads the policy's hidden states, and
-            no gradient goes into those.
+        policy: whose hidden states the head reads, without a gradient into them, unless it has a backbone of its own:
+            a model that is trained with the head.
+        lora: of that backbone, which is an adapter too where the policy is one.
     """
 
     def __init__(
-        self,
-        hidden_size: int,
-        backbone: Policy | None,
-        *,
-        trainer: TrainerConfig,
-        loss: LossConfig,
-        device: torch.device,
+        self, policy: Policy, model_dir: Path, trainer: TrainerConfig, loss: LossConfig, lora: LoraConfig | None
     ) -> None:
+        backbone = None
+        if loss.critic == "own":
+            backbone = Policy(model_dir, policy.device, policy.compute_dtype, lora=lora, seed=trainer.seed)
+            if trainer.gradient_checkpointing:
+                backbone.checkpoint_activations()
         self._backbone = backbone
         self._value_clip = loss.value_clip
-        self.head = torch.nn.Linear(hidden_size, 1, device=device, dtype=torch.float32)
+        self.head = torch.nn.Linear(policy.hidden_size, 1, device=policy.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         parameters: dict[str, Tensor] = {f"head.{name}": p for name, p in self.head.named_parameters()}

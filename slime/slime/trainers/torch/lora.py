@@ -56,8 +56,7 @@ class LoraLayers:
             if name.endswith(".lora_B"):
                 parameter.data.zero_()
                 continue
-            digest = hashlib.blake2b(f"{self._seed} {name}".encode(), digest_size=7).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest))
+            generator = torch.Generator().manual_seed(_hashed(self._seed, name))
             drawn = torch.empty(parameter.shape)
             nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
             parameter.data.copy_(drawn)
@@ -130,8 +129,11 @@ def add_lora(model: Any, settings: LoraConfig, seed: int) -> LoraLayers:
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:
     """Make what dropout drops a function of step and rank, so that a resumed run drops the same."""
-    digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=7).digest()
-    torch.manual_seed(int.from_bytes(digest))
+    torch.manual_seed(_hashed(seed, step, rank))
+
+
+def _hashed(*parts: int | str) -> int:
+    return int.from_bytes(hashlib.blake2b(" ".join(map(str, parts)).encode(), digest_size=7).digest())
 
 
 def _targets(model: Any, written: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ that mixes documents (a recurrent layer, say) is fed them one at a time instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,7 +74,6 @@ class Policy:
         self._master: MasterWeights | None = None
         if is_trained and lora is None and compute_dtype != torch.float32:
             self._master = MasterWeights(self.model, dict(load_model(model_dir, torch.float32).named_parameters()))
-        self._shape_logits = _logit_shaping(self.model.config)
         self.is_flat = False
         self.lora: LoraLayers | None = None
         self._choose_attention(str(model_dir))
@@ -86,7 +84,11 @@ class Policy:
 
     @property
     def vocab_size(self) -> int:
-        return int(self._output_layer().weight.shape[0])
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.get_output_embeddings().weight.shape[1])
 
     def checkpoint_activations(self) -> None:
         """Recompute activations on the way back instead of keeping them."""
@@ -236,10 +238,7 @@ class Policy:
 
     def _project(self, hidden: Tensor) -> Tensor:
         with self._computing():
-            return self._shape_logits(self._output_layer()(hidden))
-
-    def _output_layer(self) -> Any:
-        return self.model.get_output_embeddings()
+            return _shaped(self.model.get_output_embeddings()(hidden), self.model.config)
 
     @torch.no_grad()
     def _choose_attention(self, name: str) -> None:
@@ -305,18 +304,15 @@ def _kinds_of_rope(model: Any) -> set[str]:
     return kinds
 
 
-def _logit_shaping(config: Any) -> Callable[[Tensor], Tensor]:
+def _shaped(logits: Tensor, config: Any) -> Tensor:
     """What some models do to their logits after the output layer."""
-    cap, divisor, factor = (
-        getattr(config, name, None) for name in ("final_logit_softcapping", "logits_scaling", "logit_scale")
-    )
-    if cap:
-        return lambda logits: torch.tanh(logits / cap) * cap
-    if divisor:
-        return lambda logits: logits / divisor
-    if factor:
-        return lambda logits: logits * factor
-    return lambda logits: logits
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = torch.tanh(logits / cap) * cap
+    elif divisor := getattr(config, "logits_scaling", None):
+        logits = logits / divisor
+    elif factor := getattr(config, "logit_scale", None):
+        logits = logits * factor
+    return logits
 
 
 def compute_dtype(dtype: str, device: torch.device, model_dir: Path) -> torch.dtype:

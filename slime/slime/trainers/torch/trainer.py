@@ -10,11 +10,11 @@ packed and on however many ranks. Every rank is given the whole batch and ends w
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ from slime.trainers.checkpoint import (
 from slime.trainers.prescoring import Prescorer
 from slime.trainers.ranks import Ranks
 from slime.trainers.scoring import Scorer
-from slime.trainers.torch.critic import build_critic
+from slime.trainers.torch.critic import Critic
 from slime.trainers.torch.lora import seed_dropout
 from slime.trainers.torch.optimizer import NO_GRADIENT, Applied, Optimizer
 from slime.trainers.torch.policy import Policy, compute_dtype
@@ -122,7 +122,8 @@ class TorchTrainer:
         self._optimizer = Optimizer(self._policy.parameters(), trainer, self._policy.refresh)
         self._baseline = MovingBaseline(loss.baseline_decay)
         self._reduction = reduction_of(loss)
-        self._critic = build_critic(self._policy, self._model_dir, trainer, loss, adapted)
+        has_critic = loss.advantage_estimator == "ppo"
+        self._critic = Critic(self._policy, self._model_dir, trainer, loss, adapted) if has_critic else None
         offered = {**plugin_settings(loss), **(settings or {})}
         self._scorer = Scorer(self._policy.forward, reference, place, self._reduction, loss_fn, offered, hooks)
         values = None if self._critic is None else self._critic.values
@@ -152,7 +153,7 @@ class TorchTrainer:
         if not found.fit.groups:
             why = "; ".join(found.reasons) or "the batch is empty"
             return TrainReport(self.step, {}, skipped=f"nothing to train: {why}", left_out=found.left_out)
-        return dataclasses.replace(self._train(found.fit, sum(found.reasons.values())), left_out=found.left_out)
+        return replace(self._train(found.fit, sum(found.reasons.values())), left_out=found.left_out)
 
     def _train(self, batch: Batch, num_left_out: int) -> TrainReport:
         before = self._baseline.state()
@@ -196,22 +197,13 @@ class TorchTrainer:
             consumed=consumed,
             baseline=self._baseline.state(),
             version=self.version,
-            config={
-                name: dataclasses.asdict(section)
-                for name, section in (("trainer", self._config), ("loss", self._loss), ("lora", self._lora))
-            },
+            config={"trainer": asdict(self._config), "loss": asdict(self._loss), "lora": asdict(self._lora)},
         )
-        return write_checkpoint(
-            Path(checkpoint_dir),
-            state,
-            write_weights=self._write_trained,
-            tensors={
-                **self._optimizer.state(),
-                **(self._critic.state() if self._critic is not None else {}),
-                _RANDOM_STATE: torch.get_rng_state(),
-            },
-            keep=self._keep,
-        )
+        tensors = self._optimizer.state() | {_RANDOM_STATE: torch.get_rng_state()}
+        if self._critic is not None:
+            tensors |= self._critic.state()
+        place = Path(checkpoint_dir)
+        return write_checkpoint(place, state, write_weights=self._write_trained, tensors=tensors, keep=self._keep)
 
     def start_anew(self, adapter_name: str) -> None:
         """Begin with a new adapter at step 0, as though the run had just started.
@@ -344,7 +336,7 @@ class TorchTrainer:
             is_skipped = applied is not None and bool(applied.skipped)
             of_critic = self._critic.step(metrics["loss/value"], self._ranks, is_skipped=is_skipped)
             metrics["train/critic_grad_norm"] = of_critic.grad_norm
-            applied = applied or dataclasses.replace(of_critic, grad_norm=0.0, learning_rate=0.0)
+            applied = applied or replace(of_critic, grad_norm=0.0, learning_rate=0.0)
         assert applied is not None  # without a critic the policy is always trained
         return applied
 
