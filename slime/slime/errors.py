@@ -127,7 +127,7 @@ _MAX_SHOWN_CHARS = 80
 
 
 def shown(value: object) -> str:
-    """What somebody else wrote, as an error message echoes it: its beginning, on one line.
+    """Input as an error message echoes it: its beginning, on one line.
 
     >>> shown({"a": 1})
     'dict'

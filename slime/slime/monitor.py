@@ -1,4 +1,4 @@
-"""What a run says about itself: log lines of events and their facts, and one line of JSON per update.
+"""Logging and metrics of a run: log lines, `metrics.jsonl`, Weights & Biases.
 
     logging "step step=3 reward/mean=0.4"        ─▶ stderr, and run_dir/logs/training.log
     Monitor.record(step, {"loss/total": …, …})   ─▶ run_dir/metrics.jsonl, the log, Weights & Biases if asked

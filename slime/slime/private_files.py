@@ -1,4 +1,4 @@
-"""Files that only their owner may read: logs, keys, exports, where engines are and what they ask for.
+"""Files that only their owner may read: logs, keys, exports, addresses of engines.
 
 make_private_dir("run/logs")       0700, its missing parents too
 write_private("…/serving.json", …) 0600, whole or not at all
@@ -76,7 +76,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def new_secret() -> str:
-    """A key that nobody guesses, e.g. `ock-7Vv…`: 256 bits."""
+    """A random key of 256 bits, e.g. `ock-7Vv…`."""
     return f"ock-{secrets.token_urlsafe(32)}"
 
 

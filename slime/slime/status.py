@@ -1,4 +1,4 @@
-"""How a run is, in one small file that anybody may read while it runs: `run_dir/status.json`.
+"""The status of a run, in one small file that any program may read: `run_dir/status.json`.
 
     pipeline ─ after every update, and every few seconds ─▶ status.json ─▶ openclaw-rl status
 

@@ -161,7 +161,7 @@ def test_a_turn_without_a_score_has_no_advantage_of_its_own_and_moves_no_baselin
     assert [bool(advantages.any()) for advantages in seen] == [True, False]
     alone = trainer_of(policy_dir, loss_fn=hook(compute_loss))
     alone.train(batch_of([scored]))
-    assert trainer._baseline.state() == alone._baseline.state()
+    assert trainer.baseline.state() == alone.baseline.state()
 
 
 def sampled_by(policy_dir: Path, temperature: float, number: int = 4) -> list[Sample]:

@@ -56,14 +56,14 @@ def test_a_step_that_is_not_finite_leaves_no_trace_but_a_count(policy_dir: Path,
     trainer = trainer_of(policy_dir, loss_fn=hook(lambda policy_logprobs, advantages: -policy_logprobs.mean()))
     trainer.train(batch_of(random_samples(3)))
     parameters, moments = parameters_of(trainer), {k: v.clone() for k, v in trainer._optimizer.state().items()}
-    baseline = trainer._baseline.state()
+    baseline = trainer.baseline.state()
     trainer._scorer.loss_fn = hook(loss)
     report = trainer.train(batch_of(random_samples(3, seed=1)))
     assert (report.step, report.metrics["train/skipped_steps"]) == (1, 1.0)
     assert reason in report.skipped
     assert all(torch.equal(value, parameters[name]) for name, value in parameters_of(trainer).items())
     assert all(torch.equal(value, moments[name]) for name, value in trainer._optimizer.state().items())
-    assert trainer._baseline.state() == baseline
+    assert trainer.baseline.state() == baseline
     assert trainer.consumed.keys() == {1}
 
 
@@ -73,7 +73,7 @@ def test_scores_that_teach_nothing_are_what_later_ones_are_compared_with(policy_
     lower = [dataclasses.replace(s, values={**s.values, "reward": -1.0}, source="ada") for s in random_samples(4, 1)]
     trainer = trainer_of(policy_dir)
     assert trainer.train(batch_of(equal)).skipped == "nothing to learn: the gradient is zero"
-    assert trainer.past_rewards() == {"ada": [1.0, pytest.approx(1 + 0.9 + 0.81 + 0.729)]}
+    assert trainer.baseline.state() == {"ada": [1.0, pytest.approx(1 + 0.9 + 0.81 + 0.729)]}
     before = parameters_of(trainer)
     assert not trainer.train(batch_of(lower)).skipped, "by itself it would have taught nothing either"
     assert any(not torch.equal(value, before[name]) for name, value in parameters_of(trainer).items())
@@ -189,11 +189,11 @@ def test_a_batch_without_anything_to_train_is_skipped_with_a_reason(policy_dir: 
 
 def test_a_loss_that_fails_leaves_the_trainer_as_it_was(policy_dir: Path) -> None:
     trainer = trainer_of(policy_dir, loss_fn=hook(lambda advantages: advantages.sum()))
-    before, baseline = parameters_of(trainer), trainer._baseline.state()
+    before, baseline = parameters_of(trainer), trainer.baseline.state()
     with pytest.raises(PluginError, match="does not depend on policy_logprobs"):
         trainer.train(batch_of(random_samples(3)))
     assert all(torch.equal(value, before[name]) for name, value in parameters_of(trainer).items())
-    assert (trainer.step, trainer._baseline.state()) == (0, baseline)
+    assert (trainer.step, trainer.baseline.state()) == (0, baseline)
     assert all(parameter.grad is None for parameter in trainer._policy.model.parameters())
 
 

@@ -1,4 +1,4 @@
-"""Processes that serve, as actors: each holds one engine or server process and says when it ended.
+"""Supervised processes as Ray actors: each holds one engine, or the server, and reports its end.
 
     Child (in the driver) ─▶ actor on some node ─▶ process
         supervise: process or actor died ─▶ start again, within a budget

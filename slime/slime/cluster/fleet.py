@@ -165,7 +165,7 @@ class Fleet:
         return frozenset(path for directories in self._handed.values() for path in directories)
 
     async def newest_version(self) -> int:
-        """The highest version that an engine which is up knows, whoever published it; 0 if none is up."""
+        """The highest version that a running engine knows, published by this run or not; 0 if none is up."""
         versions = [0]
         for client in self.clients:
             with contextlib.suppress(EngineUnavailable):

@@ -1,7 +1,7 @@
 """`python -m slime.cluster.head PORT`: a Ray cluster on this machine, with a dashboard to submit jobs to.
 
 `ray start --head` would do, but it turns 127.0.0.1 into the machine's outer address. The caller passes a secret in
-RAY_AUTH_TOKEN: other users of this machine reach its loopback too, and Ray answers only to those who know the secret.
+RAY_AUTH_TOKEN: other users of this machine reach its loopback too, and Ray answers only requests that carry the secret.
 
 `ray.init` has no settings for two things. Ray's job agent binds a fixed port, and where that is taken it lives on
 without HTTP and every submission fails with "No available agent"; here it binds any free one. Jobs find their cluster
@@ -23,6 +23,7 @@ from pathlib import Path
 import ray
 
 from slime.cluster.session import start_local
+from slime.engines.launch import tail
 
 try:  # no public option says which port the job agent binds, nor whether it has registered
     from ray._private.parameter import RayParams
@@ -46,9 +47,8 @@ def main(dashboard_port: int) -> None:
         start_local(include_dashboard=True, dashboard_port=dashboard_port, _temp_dir=own_dir)
         write_ray_address(ray.get_runtime_context().gcs_address, own_dir)
         if not _takes_jobs(told_to_stop):
-            sys.exit(
-                f"Ray's job agent did not register within {_AGENT_DEADLINE_S:.0f} s; its log:\n{_agent_log(own_dir)}"
-            )
+            agent_log = tail(Path(own_dir) / "session_latest/logs/dashboard_agent.log")
+            sys.exit(f"Ray's job agent did not register within {_AGENT_DEADLINE_S:.0f} s; its log:\n{agent_log}")
         print("takes jobs", flush=True)
         told_to_stop.wait()
         ray.shutdown()
@@ -62,11 +62,6 @@ def _takes_jobs(told_to_stop: threading.Event) -> bool:
         if _internal_kv_exists(key, namespace=KV_NAMESPACE_DASHBOARD) or told_to_stop.wait(0.2):
             return True
     return False
-
-
-def _agent_log(own_dir: str) -> str:
-    path = Path(own_dir) / "session_latest/logs/dashboard_agent.log"
-    return "\n".join(path.read_text(errors="replace").splitlines()[-15:]) if path.exists() else "there is none"
 
 
 if __name__ == "__main__":

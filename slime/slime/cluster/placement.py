@@ -1,4 +1,4 @@
-"""Which GPUs an engine or a trainer rank may see.
+"""GPU placement: which devices each engine and each trainer rank may see.
 
 TRAIN_GPUS=0,1,2,3  --num-train-ranks 4   ─▶  one each
 ROLLOUT_GPUS=4,5,6,7  --num-engines 2     ─▶  4,5 and 6,7 (tensor parallel)
@@ -72,12 +72,12 @@ def place(cluster: ClusterConfig, *, has_judge: bool = False, has_teacher: bool 
     )
 
 
-def _beside(who: str, text: str, rollout: list[str], train: list[str], *, is_started: bool) -> str:
+def _beside(role: str, text: str, rollout: list[str], train: list[str], *, is_started: bool) -> str:
     """The GPUs of an engine beside the policy's own."""
-    flag = f"--{who}-gpus"
+    flag = f"--{role}-gpus"
     own = _gpus(flag, text)
     if own and not is_started:
-        log.warning("%s %s has no effect: no engine is started for a %s; see --%s-model-path", flag, text, who, who)
+        log.warning("%s %s has no effect: no engine is started for a %s; see --%s-model-path", flag, text, role, role)
         return ""
     if taken := [gpu for gpu in own if gpu in train]:
         raise ConfigError(f"{flag} {text}: GPU {taken[0]} is a trainer's, which fills it; name another")
@@ -86,9 +86,9 @@ def _beside(who: str, text: str, rollout: list[str], train: list[str], *, is_sta
     free = [gpu for gpu in rollout if gpu not in train]
     if not free:
         raise ConfigError(
-            f"the {who}'s engine has no GPU: all of --rollout-gpus are a trainer's, which fills them; give {flag}"
+            f"the {role}'s engine has no GPU: all of --rollout-gpus are a trainer's, which fills them; give {flag}"
         )
-    log.warning("the %s's engine shares GPU %s with an engine of the policy; %s gives it its own", who, free[-1], flag)
+    log.warning("the %s's engine shares GPU %s with an engine of the policy; %s gives it its own", role, free[-1], flag)
     return free[-1]
 
 

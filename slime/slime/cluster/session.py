@@ -1,6 +1,6 @@
-"""A Ray cluster for the length of a run: the one we were told to join, or a local one of our own.
+"""The Ray cluster of a run: the one at `--ray-address`, or a local one of its own.
 
-A local one listens on loopback only, reports nothing to anybody and ends with the run, with everything on it;
+A local one listens on loopback only, sends no usage statistics and ends with the run, with everything on it;
 of a cluster that was there before, only what this run placed is ended.
 """
 

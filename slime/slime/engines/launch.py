@@ -138,7 +138,7 @@ async def _wait_until_ready(started: EngineProcess, engine: EngineConfig) -> Non
         reason = f"it ended with status {status}"
     raise EngineUnavailable(
         f"the engine did not become ready in {timeout_s:g} s: {reason}; log {started.log_path} ends:\n"
-        + _tail(started.log_path)
+        + tail(started.log_path)
     )
 
 
@@ -206,5 +206,6 @@ def free_port() -> int:
         return port
 
 
-def _tail(path: Path, num_lines: int = 15) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-num_lines:])
+def tail(path: Path, num_lines: int = 15) -> str:
+    """The last lines of a log."""
+    return "\n".join(path.read_text(errors="replace").splitlines()[-num_lines:]) if path.exists() else "there is none"

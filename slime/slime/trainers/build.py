@@ -1,4 +1,4 @@
-"""Which trainer trains: `--trainer` names one of ours, or one of yours.
+"""Trainer backends: `--trainer` names one of ours, or a plug-in file.
 
     --trainer torch       ─▶ TRAINERS ─┐
     --trainer mine.py     ─▶ plug-in  ─┴▶ TrainerBackend ─ check ─▶ before the start, in the driver

@@ -1,4 +1,4 @@
-"""A checkpoint: everything a trainer needs to go on as though it had not stopped, and nothing that is a pickle.
+"""Checkpoints: weights, optimizer and random state from which training resumes bit for bit; nothing is a pickle.
 
     <save_dir>/checkpoint-7/    weights/               a weights or an adapter directory, in the type that is trained
                                 optimizer.safetensors  moments and random state

@@ -1,4 +1,4 @@
-"""What a loss can ask for by name: tensors over the trainable tokens of a micro-batch, each made when it is asked for.
+"""The inputs of a loss by name: tensors over the trainable tokens of a micro-batch, each made when it is read.
 
     FlatBatch ─ policy ─▶ ScoredBatch ─▶ LossValues["policy_logprobs"] … ─▶ loss(…)
 

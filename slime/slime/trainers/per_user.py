@@ -1,11 +1,11 @@
-"""One adapter for each user, trained by one trainer: before a batch is trained, its user's state is loaded.
+"""Multi-LoRA training: one trainer swaps in the adapter and the optimizer state of a batch's user.
 
     batch of ada ─▶ is ada loaded? else users/ada/checkpoint-latest, or a new adapter ─▶ AdapterTrainer.train
                  ─▶ save ─▶ users/ada/checkpoint-5: adapter, moments, baseline, random state of hers alone
 
-The model is in memory once. A user's adapter, optimizer, baseline and version are what that user's checkpoint holds,
-so nothing of one user can reach another by way of the trainer, and a run resumes every user where they were. Updates
-are counted twice: each user's own, and all of them together, which are the updates of the run.
+The model is in memory once. A user's adapter, optimizer, baseline and version are those of the user's checkpoint, so
+nothing of one user reaches another by way of the trainer. Updates are counted twice: each user's own, and all of them
+together, which are the updates of the run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from slime.algorithms.advantages import MovingBaseline
 from slime.errors import TrainerError
 from slime.protocols import Resumed, Trainer
 from slime.trainers.checkpoint import read_checkpoint, resumable_checkpoint
@@ -35,10 +36,12 @@ class AdapterTrainer(Trainer, Protocol):
     Attributes:
         step: updates made of the adapter that is loaded.
         consumed: by update, the turns it trained, since the last `save`.
+        baseline: of the rewards, which skipped updates move too.
     """
 
     step: int
     consumed: dict[int, tuple[str, ...]]
+    baseline: MovingBaseline
 
     def start_anew(self, adapter_name: str) -> None:
         """Begin with a new adapter at step 0."""
@@ -46,14 +49,6 @@ class AdapterTrainer(Trainer, Protocol):
 
     def load(self, checkpoint: Path) -> int:
         """Go on from a checkpoint; returns its step."""
-        ...
-
-    def past_rewards(self) -> Mapping[str, Any]:
-        """What the moving baseline has seen; `recall` takes it."""
-        ...
-
-    def recall(self, past_rewards: Mapping[str, Any]) -> None:
-        """Go on from a baseline's past that no checkpoint holds yet."""
         ...
 
 
@@ -107,7 +102,7 @@ class UserTrainers:
         self._switch_to(user)
         report = self._trainer.train(batch)
         if report.skipped:
-            self._unsaved_pasts[user] = self._trainer.past_rewards()
+            self._unsaved_pasts[user] = self._trainer.baseline.state()
             return dataclasses.replace(report, step=self.num_updates)
         self.num_updates += 1
         self._trainer.consumed = {self.num_updates: self._trainer.consumed[self._trainer.step]}
@@ -134,5 +129,5 @@ class UserTrainers:
         if user in self._latest:
             self._trainer.load(self._latest[user])
         if user in self._unsaved_pasts:
-            self._trainer.recall(self._unsaved_pasts[user])
+            self._trainer.baseline.restore(self._unsaved_pasts[user])
         self._loaded = user

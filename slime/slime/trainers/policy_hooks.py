@@ -1,4 +1,4 @@
-"""The hooks on the policy loss, bound to a micro-batch: tensors over trainable tokens in, slime's layout for the hooks.
+"""The hooks on the policy loss, bound to a micro-batch: slime's layout in, trainable tokens out.
 
 losses [N] ─ split by sample ─ by response [R] ─▶ hook, sample by sample ─▶ trainable tokens only ─▶ [N]
 """

@@ -1,4 +1,4 @@
-"""What has to be known of a whole batch before its first optimizer step: by the weights as they are then.
+"""The forward pass over a whole batch before its first optimizer step: proximal log-probs, reference KL, values.
 
     Batch ─ rows ─ plan ─▶ this rank's micro-batches ─ score ─▶ streams ─ sum over ranks ─▶ Batch with streams
 

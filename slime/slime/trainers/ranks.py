@@ -1,4 +1,4 @@
-"""Data parallelism: every rank holds the model, computes its share of a step, and adds up with the others.
+"""Data parallelism: every rank holds the model, computes its share of a step, and all-reduces the gradients.
 
 Every rank gets the whole batch and makes the same plan from it, so nothing is handed out; what crosses
 between ranks is sums: of gradients, and of metrics.

@@ -1,4 +1,4 @@
-"""A micro-batch by responses: the layout in which hooks written for slime see tensors.
+"""The response layout: a micro-batch as hooks written for slime see it, one tensor a sample.
 
     [N] one value a trainable token ─ by_response ─▶ a tensor a sample, [R] ─ trainable ─▶ [N]
 

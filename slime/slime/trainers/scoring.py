@@ -1,4 +1,4 @@
-"""From the rows of a micro-batch to its loss.
+"""The forward pass and the loss of a micro-batch.
 
 Rows ─ flatten ─▶ policy, reference ─ score ─▶ ScoredBatch ─ evaluate ─▶ loss, metrics
 """

@@ -1,4 +1,4 @@
-"""From hidden states to what losses ask for, at the trainable positions only and never all logits at once.
+"""The output layer in chunks: log-probs, entropies and KL at the trainable positions, never all logits at once.
 
 With a vocabulary of 150,000 the logits of 8,192 tokens are 5 GB; here they are made a chunk at a time, and
 once more on the way back. Each sample's temperature divides its logits, as it did when they were sampled.

@@ -1,4 +1,4 @@
-"""LoRA adapters on disk: PEFT's two files, and our manifest, which says whose weights they were trained on.
+"""LoRA adapters on disk: PEFT's two files, and a manifest that binds them to their base weights.
 
     {module: (A, B)} ─ guard ─▶ adapter_config.json + adapter_model.safetensors ─ manifest ─ rename ─▶ version-3/
     version-3/ ─ verify against the base ─▶ engines, beside the base            merge: W + α/r · B·A ─▶ a whole model
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from slime.weights.models import read_tensors, read_weights, require_model_files
 ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 _PREFIX = "base_model.model."  # of every tensor's name, in PEFT's files
+_HALF = re.compile(re.escape(_PREFIX) + r"(?P<module>.+)\.lora_(?P<letter>[AB])\.weight")
 _SAMPLE_BYTES, _NUM_SAMPLES = 4096, 1024
 
 
@@ -155,17 +157,17 @@ def read_adapter(adapter_dir: str | Path) -> Adapter:
     shape = _read_shape(adapter_dir / CONFIG_FILE)
     halves: dict[str, dict[str, Tensor]] = {}
     for name, tensor in read_tensors(adapter_dir / ADAPTER_FILE).items():
-        module, _, rest = name.removeprefix(_PREFIX).rpartition(".lora_")
-        if rest not in ("A.weight", "B.weight") or not name.startswith(_PREFIX):
+        found = _HALF.fullmatch(name)
+        if found is None:
             raise WeightsError(f"{adapter_dir}: {name} is no tensor of a plain LoRA adapter")
-        halves.setdefault(module, {})[rest[0]] = tensor
+        if not bool(torch.isfinite(tensor).all()):
+            raise WeightsError(f"{adapter_dir}: {name} holds a value that is not finite")
+        halves.setdefault(found["module"], {})[found["letter"]] = tensor
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
-    for module, found in halves.items():
-        a, b = found.get("A"), found.get("B")
-        if a is None or b is None or a.ndim != 2 or b.ndim != 2 or a.shape[0] != shape.rank or b.shape[1] != shape.rank:
+    for module, pair in halves.items():
+        a, b = (pair.get(letter, torch.empty(0)) for letter in "AB")
+        if a.ndim != 2 or b.ndim != 2 or a.shape[0] != shape.rank or b.shape[1] != shape.rank:
             raise WeightsError(f"{adapter_dir}: lora_A and lora_B of {module} do not make a pair of rank {shape.rank}")
-        if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
-            raise WeightsError(f"{adapter_dir}: the adapter of {module} holds a value that is not finite")
         pairs[module] = a, b
     return Adapter(shape, pairs)
 
@@ -201,8 +203,8 @@ def write_merged(base_dir: str | Path, adapter: Adapter, out_dir: str | Path, *,
 def fingerprint(model_dir: str | Path) -> str:
     """What tells a model's weights from others, in milliseconds: a hash of sizes and of spread samples of each file.
 
-    Training changes every tensor throughout, so samples tell versions of a model apart; they are no seal against
-    somebody who wants to deceive, which is what the manifest's hashes are for.
+    Training changes every tensor throughout, so samples tell versions of a model apart; against
+    manipulation there are the manifest's hashes.
     """
     model_dir = Path(model_dir)
     require_model_files(model_dir)

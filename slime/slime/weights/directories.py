@@ -1,4 +1,4 @@
-"""Directories that are written whole or not at all, and never read unless they are what was written.
+"""Atomic directories with a manifest of hashes: written whole or not at all, verified before they are read.
 
     .version-3.partial/ ─ fill ─ manifest ─ fsync ─ rename ─▶ version-3/ ─ verify the manifest ─▶ its readers
 
@@ -66,7 +66,7 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
 
     It lies beside the target, since a rename is atomic within one file system only. A target that is
     there already is moved aside first and removed last; for the moment between, neither is there.
-    One that is made within another becomes durable with that one, which is the first that anybody sees.
+    One that is made within another becomes durable with that one, which is the first to be seen.
     """
     target = Path(target)
     is_inner = any(part.startswith(".") and part.endswith(".partial") for part in target.parent.parts)
@@ -151,7 +151,7 @@ def read_json(file: Path, kind: type[_Content], what: str) -> _Content:
 def link_directory(source: Path, target: Path, version: int) -> Manifest:
     """The same files under a second name, as another version: linked where the disk allows it, else copied.
 
-    Neither may be changed in place afterwards, which nobody does; either may be removed.
+    Neither may be changed in place afterwards; either may be removed.
     """
     manifest = dataclasses.replace(read_manifest(source), version=version)
     with atomic_directory(target) as partial_dir:
@@ -188,7 +188,7 @@ def _record(file: Path) -> FileRecord:
 
 
 def _sync_tree(directory: Path) -> None:
-    """Make a directory and all below it durable, in any order: nothing reads it before all of it is.
+    """Make a directory and all below it durable, in any order: it is seen when all of it is.
 
     Side by side, because a disk flushes its cache once for several that wait for it.
     """

@@ -1,4 +1,4 @@
-"""The journal of versions: which number names which weights, for ever, and how far two of them are apart.
+"""The journal of policy versions: which number names which weights, and the staleness between two of them.
 
     weights to publish ─▶ next unused number ─ appended, synced ─▶ written, served        <save_dir>/versions.jsonl
     {"version": 8, "parent": 6, "step": 5, "checkpoint": 5, "adapter": ""}

@@ -1,4 +1,4 @@
-"""Attention over documents that lie end to end: each attends to itself only, and nothing is padded.
+"""Document attention for sequence packing: each document attends to itself only, and nothing is padded.
 
 Registered with transformers under the name `documents`, so that any model which takes its attention from
 there can be fed a flat batch. The lengths travel as the keyword `document_lens` of the model's forward.

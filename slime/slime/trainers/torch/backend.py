@@ -1,4 +1,4 @@
-"""The torch trainer behind the door of `trainers.build`: what `--trainer torch` makes and checks before a start."""
+"""The torch backend of `--trainer`: what it builds, and what it checks before a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A critic: what a session is expected to come to from here, one number a token.
+"""The critic (value model): the expected return before each trainable token.
 
     FlatBatch ─▶ backbone (own, or the policy's hidden states) ─▶ value head, H → 1, float32 ─▶ values at the predictors
 

@@ -1,4 +1,4 @@
-"""AdamW whose moments take a byte a number: torchao's, where the extra `eight-bit` is installed.
+"""AdamW with 8-bit moments, from torchao, where the extra `eight-bit` is installed.
 
     256 numbers of a moment ─▶ 256 codes (uint8), their largest (scale, float32); what a code means (qmap, 256 float32)
 
@@ -22,7 +22,6 @@ _SMALLEST = 4096
 
 
 def adamw_8bit(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    """The optimizer."""
     optimizer: torch.optim.Optimizer = library().AdamW8bit(groups, block_size=_BLOCK, **settings)
     return optimizer
 

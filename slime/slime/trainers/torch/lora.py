@@ -1,4 +1,4 @@
-"""LoRA on a loaded model: PEFT puts the layers in, and here is what training needs of them.
+"""LoRA layers in a loaded model, put in by PEFT.
 
     add_lora(model, settings) ─▶ frozen linear layers, each with A (random) and B (zero) beside it: W x + α/r · B A x
     LoraLayers.off()          ─▶ W x alone: the model as it was at the start, which is the reference

@@ -1,4 +1,4 @@
-"""Weights in float32 beside a model that computes in bfloat16: what the optimizer moves, and what a checkpoint holds.
+"""Master weights: float32 beside a model that computes in bfloat16, for the optimizer and for checkpoints.
 
     gradient of a model weight (bfloat16) ─ when it is whole ─▶ added to its master's (float32), and let go
     optimizer moves the masters ─ refresh ─▶ model weights: the masters rounded, which is what engines load

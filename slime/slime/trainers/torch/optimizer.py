@@ -1,4 +1,4 @@
-"""One update of the parameters: is the gradient usable, clip it, warm up, AdamW.
+"""AdamW with linear warm-up and gradient clipping; a step without a usable gradient is skipped.
 
 A step whose gradient is not finite is skipped and counted; so is one whose gradient is zero throughout,
 which AdamW would turn into weight decay and old momentum. Skipping leaves no trace in parameters or optimizer.

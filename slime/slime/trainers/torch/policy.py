@@ -1,4 +1,4 @@
-"""A causal language model fed with documents laid end to end.
+"""The policy: a causal language model over packed documents, laid end to end without padding.
 
     FlatBatch ─▶ model body (document attention) ─▶ hidden states at predictors ─▶ TokenHead
 

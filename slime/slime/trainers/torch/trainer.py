@@ -80,6 +80,7 @@ class TorchTrainer:
         version: the number that these weights, or the last before them on the way here, were published under.
         consumed: by update, the turns it trained, of every update since the last `save`. After `load`, those that
             the checkpoint was the first to hold, whatever the store had time to write down.
+        baseline: of plain REINFORCE.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class TorchTrainer:
             self._policy.checkpoint_activations()
         reference = self._policy.reference() if loss.kl_loss_coef or loss.kl_coef else None
         self._optimizer = Optimizer(self._policy.parameters(), trainer, self._policy.refresh)
-        self._baseline = MovingBaseline(loss.baseline_decay)
+        self.baseline = MovingBaseline(loss.baseline_decay)
         self._reduction = reduction_of(loss)
         has_critic = loss.advantage_estimator == "ppo"
         self._critic = Critic(self._policy, self._model_dir, trainer, loss, adapted) if has_critic else None
@@ -156,18 +157,18 @@ class TorchTrainer:
         return replace(self._train(found.fit, sum(found.reasons.values())), left_out=found.left_out)
 
     def _train(self, batch: Batch, num_left_out: int) -> TrainReport:
-        before = self._baseline.state()
+        before = self.baseline.state()
         if self._lora.use_lora and self._lora.lora_dropout:
             seed_dropout(self._config.seed, self.step, self._ranks.rank)
         try:
-            samples, metrics = with_advantages(self._prescore(batch), self._loss, self._baseline)
+            samples, metrics = with_advantages(self._prescore(batch), self._loss, self.baseline)
             steps = self._split(samples)
             if not steps:
-                self._baseline.restore(before)
+                self.baseline.restore(before)
                 return TrainReport(self.step, metrics, skipped="nothing to train: the estimator dropped every token")
             results = [self._optimize(step) for step in steps]
         except BaseException:
-            self._baseline.restore(before)
+            self.baseline.restore(before)
             self._optimizer.discard()
             if self._critic is not None:
                 self._critic.discard()
@@ -179,7 +180,7 @@ class TorchTrainer:
         metrics["train/left_out_samples"] = float(num_left_out)
         if len(reasons) == len(results):
             if set(reasons) != {NO_GRADIENT}:  # scores without a gradient are what later ones are compared with
-                self._baseline.restore(before)
+                self.baseline.restore(before)
             return TrainReport(self.step, metrics, skipped=reasons[0])
         self.step += 1
         self.consumed[self.step] = batch.turn_ids
@@ -195,7 +196,7 @@ class TorchTrainer:
             num_optimizer_steps=self._optimizer.num_steps,
             num_skipped=self._optimizer.num_skipped,
             consumed=consumed,
-            baseline=self._baseline.state(),
+            baseline=self.baseline.state(),
             version=self.version,
             config={"trainer": asdict(self._config), "loss": asdict(self._loss), "lora": asdict(self._lora)},
         )
@@ -218,14 +219,6 @@ class TorchTrainer:
         self._go_on(TrainerState(0, 0, 0, version=0), {})
         torch.manual_seed(self._config.seed)
 
-    def past_rewards(self) -> dict[str, Any]:
-        """What the moving baseline has seen; `recall` takes it."""
-        return self._baseline.state()
-
-    def recall(self, past_rewards: Mapping[str, Any]) -> None:
-        """Go on from a baseline's past that no checkpoint holds yet."""
-        self._baseline.restore(past_rewards)
-
     def load(self, checkpoint: Path) -> int:
         """Go on from a checkpoint, `<save_dir>/checkpoint-7` or `<save_dir>/checkpoint-latest`; returns its step.
 
@@ -243,7 +236,7 @@ class TorchTrainer:
 
     def _go_on(self, state: TrainerState, tensors: Mapping[str, Tensor]) -> None:
         self._optimizer.restore(tensors, num_steps=state.num_optimizer_steps, num_skipped=state.num_skipped)
-        self._baseline.restore(state.baseline)
+        self.baseline.restore(state.baseline)
         self.step, self.version, self.consumed = state.step, state.version, dict(state.consumed)
         self._published = None
 
