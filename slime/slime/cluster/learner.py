@@ -79,13 +79,6 @@ class RankedLearner:
 
     async def resume(self) -> Resumed:
         await self.stop()
-        self._start()
-        wanted = self._config.checkpoint.resume_from_checkpoint
-        resumed: Resumed = await self._call("resume", self._save_dir, wanted)
-        self._step = resumed.step
-        return resumed
-
-    def _start(self) -> None:
         address = f"tcp://127.0.0.1:{free_port()}"
         self._ranks = [
             RankActor.options(runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": gpus}}).remote(
@@ -93,6 +86,10 @@ class RankedLearner:
             )
             for rank, gpus in enumerate(self._gpus)
         ]
+        wanted = self._config.checkpoint.resume_from_checkpoint
+        resumed: Resumed = await self._call("resume", self._save_dir, wanted)
+        self._step = resumed.step
+        return resumed
 
     async def train(self, batch: Batch) -> TrainReport:
         reference = ray.put(await self._hooks.apply(batch, self._step))

@@ -94,7 +94,10 @@ def write_checkpoint(
         )
         (partial_dir / STATE_FILE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
         write_manifest(partial_dir, state.step)
-    _point_latest_to(checkpoint)
+    link = save_dir / f".{LATEST}.partial"
+    link.unlink(missing_ok=True)
+    link.symlink_to(checkpoint.name)
+    os.replace(link, save_dir / LATEST)  # in one step: readers see the old target or the new one
     older = [found for step, found in numbered(save_dir, _KIND).items() if step < state.step]
     remove(older[keep - 1 :], save_dir, _KIND)
     return checkpoint
@@ -156,11 +159,3 @@ def _good_before(checkpoint: Path) -> Path | None:
                 _verify(earlier)
                 return earlier
     return None
-
-
-def _point_latest_to(checkpoint: Path) -> None:
-    """Move the link in one step; readers see the old target or the new one."""
-    link = checkpoint.with_name(f".{LATEST}.partial")
-    link.unlink(missing_ok=True)
-    link.symlink_to(checkpoint.name)
-    os.replace(link, checkpoint.with_name(LATEST))

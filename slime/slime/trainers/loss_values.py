@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from slime.plugins.policy_loss import PolicyLossHooks
 from slime.trainers.policy_hooks import BoundHooks
 from slime.trainers.responses import response_lengths, trainable
 from slime.trainers.token_head import TokenHead
+
+_OF_TOKENS = ("weights", "policy_head", "policy_logprobs", "entropies", "reference_head", "reference_logprobs")
+"""What a scored batch holds of its trainable tokens."""
 
 
 @dataclass(frozen=True)
@@ -50,32 +54,22 @@ class ScoredBatch:
 
     def documents(self) -> Iterator[ScoredBatch]:
         """Each document by itself, sharing its tensors with the whole."""
-        fed = trained = 0
-        for length, count in zip(self.flat.document_lens, self.flat.counts, strict=True):
-            yield self._part(slice(fed, fed + length), slice(trained, trained + count))
-            fed, trained = fed + length, trained + count
-
-    def _part(self, fed: slice, trained: slice) -> ScoredBatch:
-        flat = replace(
-            self.flat,
-            token_ids=self.flat.token_ids[fed],
-            position_ids=self.flat.position_ids[fed],
-            document_lens=(fed.stop - fed.start,),
-            predictors=self.flat.predictors[trained] - fed.start,
-            targets=self.flat.targets[trained],
-            streams={name: stream[trained] for name, stream in self.flat.streams.items()},
-            counts=(trained.stop - trained.start,),
-        )
-        return ScoredBatch(
-            flat,
-            self.weights[trained],
-            self.hidden[fed],
-            self.policy_head[trained],
-            self.policy_logprobs[trained],
-            self.entropies[trained],
-            self.reference_head and self.reference_head[trained],
-            None if self.reference_logprobs is None else self.reference_logprobs[trained],
-        )
+        flat = self.flat
+        of_tokens = {name: value for name in _OF_TOKENS if (value := getattr(self, name)) is not None}
+        fed_ends, trained_ends = accumulate(flat.document_lens), accumulate(flat.counts)
+        for length, count, fed_end, end in zip(flat.document_lens, flat.counts, fed_ends, trained_ends, strict=True):
+            fed, trained = slice(fed_end - length, fed_end), slice(end - count, end)
+            part = replace(
+                flat,
+                token_ids=flat.token_ids[fed],
+                position_ids=flat.position_ids[fed],
+                document_lens=(length,),
+                predictors=flat.predictors[trained] - fed.start,
+                targets=flat.targets[trained],
+                streams={name: stream[trained] for name, stream in flat.streams.items()},
+                counts=(count,),
+            )
+            yield replace(self, flat=part, hidden=self.hidden[fed], **{n: v[trained] for n, v in of_tokens.items()})
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,9 +101,8 @@ class Critic:
     def state(self) -> dict[str, Tensor]:
         """Parameters, moments and step counts by `critic.<name>`, for a checkpoint."""
         counts = torch.tensor([self._optimizer.num_steps, self._optimizer.num_skipped])
-        parameters = {f"{_PREFIX}{name}": p.detach() for name, p in self._parameters.items()}
-        moments = {f"{_PREFIX}{name}": tensor for name, tensor in self._optimizer.state().items()}
-        return {**parameters, **moments, _COUNTS: counts}
+        own = {name: p.detach() for name, p in self._parameters.items()} | self._optimizer.state()
+        return {_COUNTS: counts, **{f"{_PREFIX}{name}": tensor for name, tensor in own.items()}}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a state that was saved; from one without a critic, go on from where it is."""
