@@ -17,16 +17,16 @@ from sources import ROOT, tracked
 BEGIN, END = "<!-- tree: written by tests/house/tree.py -->", "<!-- /tree -->"
 
 FOLDERS = {
-    ".ci": "what CI runs",
-    "benchmarks": "speed and learning, measured beside a baseline in the same run",
-    "benchmarks/gpu": "what can only be measured on a GPU, part by part: see on_gpu.sh",
-    "benchmarks/learning": "what is learned: the worth of corrections of staleness, builds of the tiny model",
-    "benchmarks/random_weights": "engine and trainer on random weights: prefix reuse, throughput, adapters, packing",
-    "benchmarks/results": "what the benchmarks printed, and on which machine",
-    "docs": "architecture, configuration, judging, algorithms, plug-ins, security",
-    "slime": "the training core as a pip project, and `train.py`, the entry point of a run",
-    "slime/scripts": "what every launch script ends in: `ray job submit … python slime/train.py`",
-    "tests": "one folder for each folder of the product; `tests/house` checks the structure itself",
+    ".ci": "The CI pipeline",
+    "benchmarks": "Benchmarks of speed and learning, each against a baseline in the same run",
+    "benchmarks/gpu": "Benchmarks that need a GPU, the parts of on_gpu.sh",
+    "benchmarks/learning": "Benchmarks of learning: corrections for staleness, reproducibility of the tiny model",
+    "benchmarks/random_weights": "Engine and trainer on random weights: prefix caching, throughput, adapters, packing",
+    "benchmarks/results": "Recorded results, with the machine and the command",
+    "docs": "Architecture, configuration, judging, algorithms, plug-ins, security",
+    "slime": "The training core as a pip project, and `train.py`, the entry point of a run",
+    "slime/scripts": "Shared by all launch scripts: `ray job submit … python slime/train.py`",
+    "tests": "One folder per folder of the product; `tests/house` checks the structure itself",
 }
 """What folders without a docstring hold."""
 
