@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, mean, variance
 
 from slime.protocols import Judge
@@ -50,29 +50,28 @@ class DriftAlarm:
         is_ringing: whether the last look was beyond the bound.
     """
 
-    def __init__(self, name: str, reference: int = REFERENCE, recent: int = RECENT, bound: float = ALARM_Z) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.z = 0.0
         self.is_ringing = False
-        self._bound = bound
-        self._reference: deque[float] = deque(maxlen=reference)
-        self._recent: deque[float] = deque(maxlen=recent)
+        self._reference: list[float] = []
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._new = 0
 
     def add(self, value: float) -> None:
         """Take one value in; logs when the alarm starts to ring and when it ends."""
-        if len(self._reference) < (self._reference.maxlen or 0):
+        if len(self._reference) < REFERENCE:
             self._reference.append(value)
             return
         self._recent.append(value)
         self._new += 1
-        if self._new == self._recent.maxlen:
+        if self._new == RECENT:
             self._new = 0
             self._look()
 
     def _look(self) -> None:
         self.z = two_sample_z(self._reference, self._recent)
-        rings, now = abs(self.z) >= self._bound, fmean(self._recent)
+        rings, now = abs(self.z) >= ALARM_Z, fmean(self._recent)
         if rings and not self.is_ringing:
             log.error(
                 "JUDGE DRIFT figure=%s at_first=%.3f now=%.3f z=%.1f: the judge, or what it judges, "
@@ -102,11 +101,11 @@ def figures_of(verdict: Verdict) -> dict[str, list[float]]:
 class WatchedJudge:
     """A judge whose verdicts are counted and watched for drift. Implements `protocols.Judge`."""
 
-    def __init__(self, judge: Judge, alarm: Callable[[str], DriftAlarm] = DriftAlarm) -> None:
+    def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
-        self.alarms = {name: alarm(name) for name in ("positive_rate", "agreement", "vote_entropy")}
+        self.alarms = {name: DriftAlarm(name) for name in ("positive_rate", "agreement", "vote_entropy")}
 
     async def judge(self, turn: Turn) -> Verdict:
         verdict = await self._judge.judge(turn)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from slime.types import Turn, Verdict
@@ -15,19 +14,16 @@ class ScriptedJudge:
 
     Args:
         script: gives a score, a whole verdict, or None for a judge that could not.
-        delay_s: how long each verdict takes.
 
     Attributes:
         judged: ids of the turns judged so far, in order.
     """
 
-    def __init__(self, script: Callable[[Turn], float | Verdict | None], delay_s: float = 0.0) -> None:
+    def __init__(self, script: Callable[[Turn], float | Verdict | None]) -> None:
         self._script = script
-        self._delay_s = delay_s
         self.judged: list[str] = []
 
     async def judge(self, turn: Turn) -> Verdict:
-        await asyncio.sleep(self._delay_s)
         self.judged.append(turn.turn_id)
         said = self._script(turn)
         if isinstance(said, Verdict):
