@@ -1,4 +1,4 @@
-"""How deep JSON may be nested: what is deeper than anybody means it ends in a RecursionError somewhere."""
+"""A bound on the nesting of JSON: beyond it parsers and serialisers end in a RecursionError."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from slime.config.output_paths import JOB_ENV
 from slime.errors import ConfigError
 
 _LISTED = re.compile(r"^GPU (\d+):|UUID: ((?:GPU|MIG)-[\w/-]+)", re.MULTILINE)
@@ -36,7 +37,7 @@ def present_gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
     """
     found = _listed(environ)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or (not visible and "RAY_JOB_CONFIG_JSON_ENV_VAR" in environ):
+    if visible is None or (not visible and JOB_ENV in environ):
         return found
     return tuple(gpu for gpu in named_gpus(visible) if _is_among(gpu, found))
 

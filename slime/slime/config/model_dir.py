@@ -1,4 +1,4 @@
-"""Looks at a model directory before anything is started, so that a wrong path costs a second and not a traceback."""
+"""Checks a model directory before anything is started: a wrong path costs a second and one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where relative output directories lie: in the directory that the command was typed in.
+"""Resolves relative output directories against the directory that the command was typed in.
 
     ./checkpoints  ─ outside a Ray job ──────────────────────▶ <current directory>/checkpoints
                    ─ --base-dir DIR ─────────────────────────▶ DIR/checkpoints

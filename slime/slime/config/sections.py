@@ -90,7 +90,7 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class JudgeConfig:
-    """Who says how good a turn was."""
+    """The judge that scores a turn."""
 
     judge: Literal["rule", "llm"] = option("rule", "rule: sentiment and correction patterns, no model; llm: ask a model")
     judge_url: str = option("", "whom the llm judge asks: any OpenAI-compatible URL (…/v1), or an engine of our dialect; the policy's own engine when empty", needs=when.ASKED)
@@ -126,7 +126,7 @@ class TeacherConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """How turns become batches."""
+    """How turns are collected into batches."""
 
     rollout_batch_size: int = option(16, "effective samples that one update consumes", ge=1)
     num_rollouts_per_prompt: int = option(1, "replies to one prompt that are compared with each other", ge=1, needs=when.GROUPS)
@@ -197,7 +197,7 @@ class LossConfig:
 class TrainerConfig:
     """The optimizer and how a batch is cut up."""
 
-    trainer: str = option("torch", "who trains: torch, or a trainer of yours, folder/file.py with a TRAINER in it")
+    trainer: str = option("torch", "trainer backend: torch, or a plug-in, folder/file.py with a TRAINER in it")
     optimizer: Literal["adamw", "adamw8bit"] = option("adamw", "adamw8bit: moments of 8 bits, 2 bytes a parameter instead of 8; needs torchao, pip install 'openclaw-slime[eight-bit]'")
     lr: float = option(1e-6, "learning rate", env=("LEARNING_RATE",), ge=0)
     lr_warmup_steps: int = option(0, "updates over which the learning rate rises to lr", ge=0)
@@ -242,7 +242,7 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What is kept on disk."""
+    """Checkpoints, and how often weights are published."""
 
     save_dir: Path = option(Path("./checkpoints"), "where checkpoints are written", env=("CKPT_SAVE_DIR",))
     save_interval: int = option(1, "updates between checkpoints: a crash undoes those since the last", ge=1)
@@ -253,7 +253,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Where things run."""
+    """Placement of engines and trainer ranks on GPUs and machines."""
 
     ray_address: str = option("", "Ray cluster to join; a local one is started when empty", env=("RAY_ADDRESS",))
     num_engines: int = option(1, "policy engines", ge=1)
@@ -270,7 +270,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class MonitorConfig:
-    """What is written down about the run."""
+    """Metrics, logs and experiment tracking."""
 
     run_dir: Path = option(Path("./runs/default"), "metrics.jsonl, logs and the resolved configuration go here")
     use_wandb: bool = option(False, "also log to Weights & Biases, offline unless WANDB_MODE says otherwise", env=("USE_WANDB",))
@@ -280,7 +280,7 @@ class MonitorConfig:
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """Where what a program writes lies."""
+    """Where output directories lie."""
 
     base_dir: str = option("", "directory that relative output directories lie under; the current one when empty, and a Ray job must be told")
 
@@ -307,7 +307,7 @@ class PromptConfig:
 
 @dataclass(frozen=True)
 class PluginConfig:
-    """Code of yours that replaces ours: `folder/file.py`, `folder/file.py:name`, `package.module:name`, `package.module.name`."""
+    """Plug-ins: `folder/file.py`, `folder/file.py:name`, `package.module:name`, `package.module.name`."""
 
     custom_loss_function_path: str = option("openclaw_rl.custom_loss", "named tensors → loss or (loss, metrics)")
     rollout_function_path: str = option("openclaw_rl.custom_rollout", "async generator of samples, or slime's call style")

@@ -84,11 +84,7 @@ _CHARGED = frozenset(("advantages", "returns", "batch", "reference_kl"))
 
 
 def check_settings(config: Config) -> None:
-    """What the settings say of themselves.
-
-    Raises:
-        ConfigError: two of them exclude each other.
-    """
+    """Raise a ConfigError where settings exclude each other."""
     check_loss_settings(config.loss)
     if config.lora.use_lora:
         _check_lora(config)
@@ -174,11 +170,7 @@ def _check_lora(config: Config) -> None:
 
 
 def check_rollout(config: Config, rollout: RolloutFacts) -> None:
-    """Whether the settings fit the rollout.
-
-    Raises:
-        ConfigError: it would not call a hook, has no prompts or too many, or gives no replies to compare.
-    """
+    """Raise a ConfigError where the rollout would not call a hook, has no prompts or too many, or compares nothing."""
     _check_hooks_are_called(config, rollout)
     if rollout.kind is RolloutKind.CONVERSATIONS:
         _check_conversations(config, rollout)
@@ -271,11 +263,7 @@ def _check_comparing(config: Config, rollout: RolloutFacts) -> None:
 
 
 def check_loss(config: Config, loss_fn: LossFacts) -> None:
-    """Whether the loss reads what the settings are about.
-
-    Raises:
-        ConfigError: it would never use one of them, or needs one that is not given.
-    """
+    """Raise a ConfigError where the loss would never use a setting, or needs one that is not given."""
     loss, plugin = config.loss, config.plugin
     check_kl_is_read(loss, loss_fn)
     check_policy_loss_hooks(plugin, loss, loss_fn)

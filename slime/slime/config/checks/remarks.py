@@ -1,4 +1,4 @@
-"""What a run is told of settings that were understood and do less than their writer may think.
+"""Notes on settings that are valid and have less effect than expected.
 
 no effect in this run: --lambd, --value-clip (need --advantage-estimator ppo); MAJORITY_VOTE_N (needs --judge llm)
 WANDB_API_KEY: nothing is sent to Weights & Biases without --use-wandb
