@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from slime.algorithms.groups import group_advantages
+from slime.algorithms.advantages import group_advantages
 from slime.algorithms.objective import policy_objective
 from slime.config.sections import LossConfig
 from slime.plugins.settings import plugin_settings

@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from slime.algorithms.advantages import MovingBaseline, whiten
-from slime.algorithms.groups import (
+from slime.algorithms.advantages import (
+    MovingBaseline,
     group_advantages,
     leave_one_out_advantages,
     standardized_advantages,
     step_wise_advantages,
+    whiten,
 )
 from slime.algorithms.reductions import Reduction
 from slime.algorithms.returns import advantages_over_turns

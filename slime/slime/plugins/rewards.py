@@ -42,11 +42,10 @@ class RewardHook:
     Plain functions run one at a time on a thread: the loop goes on, and a model in the plug-in is never entered twice.
     """
 
-    call: NamedCall
+    call: Callable[[Mapping[str, Any]], Any]
     settings: Mapping[str, Any]
     where: str
     is_async: bool
-    takes_batches: bool = False
     takes_groups: bool = False
     _waiting: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
     _inside: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -66,15 +65,8 @@ class RewardHook:
         """The same from values by name; where it takes groups in batches, `rows` has the values of each sample."""
         async with contextlib.nullcontext() if self.is_async else self._waiting:
             return await run_with_deadline(
-                lambda: self._invoke(values), timeout_s, is_async=self.is_async, inside=self._inside
+                lambda: self.call(values), timeout_s, is_async=self.is_async, inside=self._inside
             )
-
-    def _invoke(self, values: Mapping[str, Any]) -> Any:
-        if not self.takes_batches:
-            return self.call(values)
-        if self.takes_groups:
-            return self.call.function([_row(row) for row in values["rows"]])
-        return self.call.function([_row(values)])[0]
 
 
 def load_reward(path: str, settings: Mapping[str, Any], *, takes_groups: bool = False) -> RewardHook:
@@ -95,8 +87,11 @@ def load_reward(path: str, settings: Mapping[str, Any], *, takes_groups: bool = 
         found = _build(found, settings, where)
     method = _method(found, where)
     if method.__name__ == _BATCH_METHOD:
-        call = NamedCall(method, (), {})
-        return RewardHook(call, settings, where, is_async=False, takes_batches=True, takes_groups=takes_groups)
+
+        def in_batches(values: Mapping[str, Any]) -> Any:
+            return method([_row(row) for row in values["rows"]]) if takes_groups else method([_row(values)])[0]
+
+        return RewardHook(in_batches, settings, where, is_async=False, takes_groups=takes_groups)
     style = style_of(method)
     if style not in REWARD.styles:
         raise PluginError(f"{where}: {describe(method)} is a {style} function; a reward is one number")

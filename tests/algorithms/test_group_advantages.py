@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slime.algorithms.groups import (
+from slime.algorithms.advantages import (
     group_advantages,
     leave_one_out_advantages,
     standardized_advantages,
