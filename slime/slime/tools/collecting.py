@@ -70,27 +70,24 @@ async def _collect_until_stopped(api_endpoint: str, buffer_dir: Path, output_dir
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    serving = await find(api_endpoint, buffer_dir)
-    await collect(serving, output_dir)
+    await collect(await find(api_endpoint, buffer_dir), output_dir)
 
 
 async def find(api_endpoint: str, buffer_dir: Path) -> Serving:
     """The server at an address, as it describes itself beside its captured turns.
 
     Raises:
-        ConfigError: nobody answers there, or the turns in `buffer_dir` are not that server's.
+        ConfigError: no server answers there, or the turns in `buffer_dir` are another's.
     """
     base = api_endpoint.rstrip("/").removesuffix("/v1")
     timeout = aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{base}/healthz") as answer:
-            status = answer.status
+        async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
+            await session.get(f"{base}/healthz")
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise ConfigError(
             f"--api-endpoint {api_endpoint}: no server of ours answers ({type(error).__name__}); start serve_model.py"
         ) from error
-    if status != 200:
-        raise ConfigError(f"--api-endpoint {api_endpoint}: no server of ours, /healthz answers {status}")
     serving = read_serving(buffer_dir)
     if serving is None or not is_store(Path(serving.rl_buffer_dir)):
         raise ConfigError(

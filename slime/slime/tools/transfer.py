@@ -1,4 +1,4 @@
-"""Sessions out of a store and into another: every turn as it was, ids, log-probs and verdict among it.
+"""Transfer of sessions from one store to another: every turn as it was, its ids, log-probs and verdict included.
 
     Store ─ export_sessions ─▶ one JSON object a session ─ read_conversations ─▶ RecordedTurn ─ adopt ─▶ Store
 
@@ -10,7 +10,7 @@ are not written twice. What a store did with a turn (claims, updates) stays with
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,7 +26,7 @@ from slime.store.records import (
     verdict_fields,
     verdict_from,
 )
-from slime.types import Message, Turn, TurnKind, TurnState, Verdict
+from slime.types import Turn, TurnKind, TurnState
 
 
 async def export_sessions(store: Store, session_ids: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
@@ -52,32 +52,19 @@ async def _written(store: Store, turn: Turn, before: Turn | None) -> dict[str, A
     is_final = turn.state is TurnState.ABORTED or turn.state is born is TurnState.EXCLUDED
     state = turn.state if is_final else TurnState.SERVED
     context = () if before is None else (*before.messages, before.reply)
-    goes_on = before is not None and len(turn.messages) > len(context) and turn.messages[: len(context)] == context
-    said = turn.messages[len(context) :] if goes_on else turn.messages
+    goes_on = len(turn.messages) > len(context) > 0 and turn.messages[: len(context)] == context
     value: dict[str, Any] = {
         "type": "main" if turn.kind.is_trainable else "side",
-        "prompt": list(said),
+        "prompt": list(turn.messages[len(context) if goes_on else 0 :]),
         "response": turn.reply,
         "trainable": turn.kind.is_trainable and state is TurnState.SERVED,
     }
     value |= {"goes_on": True} if goes_on else {}
     value |= {"next_state": list(turn.next_state)} if turn.next_state else {}
-    value |= {"tools": list(turn.tools)}
     verdict = await store.verdict(turn.turn_id)
-    return value | {"record": _record(turn, state, before, await store.next_states(turn.turn_id), verdict)}
-
-
-def _record(
-    turn: Turn,
-    state: TurnState,
-    before: Turn | None,
-    next_states: Sequence[tuple[str | None, Sequence[Message]]],
-    verdict: Verdict | None,
-) -> dict[str, Any]:
-    fed = () if before is None else before.prompt_ids + before.completion.token_ids
-    kept = shared_ids(pack_ids(fed), pack_ids(turn.prompt_ids))
-    body = body_of(turn)
-    return body | {
+    kept = shared_ids(pack_ids(_fed(before)), pack_ids(turn.prompt_ids))
+    record = body_of(turn)
+    record |= {
         "turn_id": turn.turn_id,
         "parent_id": turn.parent_id,
         "kind": turn.kind,
@@ -88,11 +75,17 @@ def _record(
         "token_ids": list(turn.completion.token_ids),
         "logprobs": list(turn.completion.logprobs),
         "text": turn.completion.text,
-        "versions": body.pop("spans"),
+        "versions": record.pop("spans"),
         "reason": turn.reason if state is turn.state else "",  # else it is of the store that excluded the turn
-        "next_states": [[from_turn, list(messages)] for from_turn, messages in next_states],
+        "next_states": await store.next_states(turn.turn_id),
         "verdict": None if verdict is None else verdict_fields(verdict),
     }
+    return value | {"tools": list(turn.tools), "record": record}
+
+
+def _fed(before: Turn | None) -> tuple[int, ...]:
+    """What a turn that goes on from that one was fed at least."""
+    return () if before is None else before.prompt_ids + before.completion.token_ids
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,35 +106,33 @@ async def adopt(store: Store, conversation: Conversation, *, with_verdicts: bool
         ConfigError: a turn was not exported, or its record is damaged.
         StoreError: another turn has the same id.
     """
-    turns = _restored(conversation)
-    records = {turn.turn_id: record for turn, record in turns}
+    turns = list(_restored(conversation))
+    names = {turn.turn_id for turn, _ in turns}
     answers = {  # by the turn whose request brought it
-        from_turn: (turn_id, tuple(messages))
-        for turn_id, record in records.items()
+        from_turn: (turn.turn_id, tuple(messages))
+        for turn, record in turns
         for from_turn, messages in record["next_states"]
-        if from_turn in records
+        if from_turn in names
     }
     stored = 0
     for turn, record in turns:
         stored += await store.get(turn.turn_id) is None
         # The same turn again is accepted and changes nothing, another one under its id is refused.
         await store.append(turn, next_state_of=answers.get(turn.turn_id))
-        brought = [tuple(messages) for from_turn, messages in record["next_states"] if from_turn not in records]
-        if brought:
-            known = [messages for _, messages in await store.next_states(turn.turn_id)]
-            for messages in brought:
-                if messages not in known:
-                    await store.attach(turn.turn_id, messages)
-    for turn, _ in turns:
-        said = records[turn.turn_id].get("verdict") if with_verdicts else None
+        brought = [tuple(messages) for from_turn, messages in record["next_states"] if from_turn not in names]
+        known = [messages for _, messages in await store.next_states(turn.turn_id)] if brought else []
+        for messages in brought:
+            if messages not in known:
+                await store.attach(turn.turn_id, messages)
+    for turn, record in turns:
+        said = record.get("verdict") if with_verdicts else None
         if said is not None and await store.verdict(turn.turn_id) is None:
             await store.revise_verdict(turn.turn_id, verdict_from(said))
     return Adopted(stored, len(turns) - stored)
 
 
-def _restored(conversation: Conversation) -> list[tuple[Turn, Mapping[str, Any]]]:
+def _restored(conversation: Conversation) -> Iterator[tuple[Turn, Mapping[str, Any]]]:
     """Each turn of an exported session, with its record."""
-    turns: list[tuple[Turn, Mapping[str, Any]]] = []
     before: Turn | None = None
     for number, recorded in enumerate(conversation.turns, 1):
         place = f"{conversation.place}: turn {number}"
@@ -151,14 +142,12 @@ def _restored(conversation: Conversation) -> list[tuple[Turn, Mapping[str, Any]]
             turn = _turn(conversation.session_id, recorded, recorded.record, before)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{place}: its record is damaged: {type(error).__name__}: {error}") from error
-        turns.append((turn, recorded.record))
+        yield turn, recorded.record
         before = turn if turn.kind.is_trainable else before
-    return turns
 
 
 def _turn(session_id: str, recorded: RecordedTurn, record: Mapping[str, Any], before: Turn | None) -> Turn:
-    kept = int(record["prompt_ids_kept"])
-    fed = before.prompt_ids + before.completion.token_ids if before is not None else ()
+    kept, fed = int(record["prompt_ids_kept"]), _fed(before)
     if kept > len(fed):
         raise ValueError(f"it keeps {kept} ids of a turn that has {len(fed)}")
     return turn_from(
