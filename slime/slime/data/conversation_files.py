@@ -1,4 +1,4 @@
-"""Conversations from files: what was said elsewhere, read whole and checked before any of it is used.
+"""Reader of conversation files: JSON and JSON lines, validated before any of it is used.
 
     talks.json · talks.jsonl · a directory of both ─▶ Conversation ─▶ RecordedTurn: request, reply, what followed
 

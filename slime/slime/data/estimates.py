@@ -1,4 +1,4 @@
-"""From a batch to advantages: what every trainable token is worth, and what a critic should have expected.
+"""Advantage estimation: from the rewards of a batch to an advantage and a return for every trained token.
 
     Batch ─ outcomes ─▶ a reward each ─ estimator ─▶ an advantage each ─▶ a value a token
                                                         − KL in the reward, whitening ─▶ advantages, returns

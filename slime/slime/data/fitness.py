@@ -1,4 +1,4 @@
-"""What a trainer can learn from: a sample that it cannot is left out with a reason, and costs no other.
+"""Sample validation: a sample that no update can use is left out with a reason, and costs no other.
 
     Batch ─▶ why_unfit, sample by sample ─▶ the fit ones ─▶ Trainer
                        │

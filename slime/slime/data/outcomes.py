@@ -1,4 +1,4 @@
-"""What was scored: one outcome a turn or, where a whole trajectory has one reward, one a trajectory.
+"""Outcomes: the rewards of a batch, one a turn or, where a whole trajectory has one reward, one a trajectory.
 
     Batch ─▶ Outcomes (reward, group, source, tokens) ─▶ baseline ─▶ an advantage each ─▶ back onto the tokens
 

@@ -42,18 +42,13 @@ def chains(rows: Sequence[Row], trajectory_ids: Sequence[str]) -> list[list[int]
     [[0, 1]]
     """
     found: list[list[int]] = []
-    by_trajectory: dict[str, list[list[int]]] = {}
     for index in sorted(range(len(rows)), key=lambda index: rows[index].length):
-        mine = by_trajectory.setdefault(trajectory_ids[index], [])
-        # The longest first: of two chains that it extends, it shares most with that one.
-        chain = next((chain for chain in reversed(mine) if _extends(rows[index], rows[chain[-1]])), None)
-        if chain is None:
-            chain = []
-            found.append(chain)
+        mine = (chain for chain in found if trajectory_ids[chain[-1]] == trajectory_ids[index])
+        extended = [chain for chain in mine if _extends(rows[index], rows[chain[-1]])]
+        if extended:  # of two chains, it shares most with the longest
+            max(extended, key=lambda chain: rows[chain[-1]].length).append(index)
         else:
-            mine.remove(chain)
-        chain.append(index)
-        mine.append(chain)
+            found.append([index])
     return sorted(found, key=lambda chain: chain[-1])
 
 

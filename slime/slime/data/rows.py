@@ -1,4 +1,4 @@
-"""From samples to tensors: what each sample feeds to the model, and its streams over the tokens that train.
+"""Flattening: samples become tensors that are laid end to end, over the tokens that train.
 
     Sample ─ fields ─▶ Row (ids to feed, streams over trainable tokens) ─ several ─▶ FlatBatch (end to end, no padding)
 
@@ -7,6 +7,7 @@ The field registry says what a stream's tensor looks like and what stands where 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,6 @@ from torch import Tensor
 
 from slime.fields import Field, field, fields
 from slime.types import Sample
-
-_DTYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +44,27 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class FlatBatch:
+class FlatBatch(Row):
     """Rows end to end: T tokens fed, N of their successors trained.
 
     >>> flatten([row_of_5_feeding_4, row_of_3_feeding_2]).document_lens
     (4, 2)
 
     Attributes:
-        token_ids, position_ids: [T]; positions start at 0 in every document.
+        position_ids: [T]; positions start at 0 in every document.
         document_lens: lengths of the documents; nothing attends across their borders.
-        predictors, targets: [N]
-        streams: [N] or [N, k]
         counts: trainable tokens of each document; they sum to N.
     """
 
-    token_ids: Tensor
     position_ids: Tensor
     document_lens: tuple[int, ...]
-    predictors: Tensor
-    targets: Tensor
-    streams: Mapping[str, Tensor]
     counts: tuple[int, ...]
 
     def to(self, device: torch.device) -> FlatBatch:
         """The same on another device."""
-        return replace(
-            self,
-            token_ids=self.token_ids.to(device),
-            position_ids=self.position_ids.to(device),
-            predictors=self.predictors.to(device),
-            targets=self.targets.to(device),
-            streams={name: stream.to(device) for name, stream in self.streams.items()},
-        )
+        tensors = ("token_ids", "position_ids", "predictors", "targets")
+        moved = {name: getattr(self, name).to(device) for name in tensors}
+        return replace(self, **moved, streams={name: stream.to(device) for name, stream in self.streams.items()})
 
 
 def rows(samples: Sequence[Sample]) -> list[Row]:
@@ -95,9 +83,7 @@ def rows(samples: Sequence[Sample]) -> list[Row]:
 def flatten(rows: Sequence[Row]) -> FlatBatch:
     """Lay rows end to end."""
     lengths = tuple(row.length for row in rows)
-    starts = [0]
-    for length in lengths[:-1]:
-        starts.append(starts[-1] + length)
+    starts = itertools.accumulate(lengths[:-1], initial=0)
     return FlatBatch(
         token_ids=torch.cat([row.token_ids for row in rows]),
         position_ids=torch.cat([torch.arange(length) for length in lengths]),
@@ -123,7 +109,7 @@ def _row(sample: Sample, declared: Mapping[str, Field], widths: Mapping[str, int
 
 def _stream(sample: Sample, declared: Field, trainable: Tensor, width: int | None) -> Tensor:
     """A field over the sample's trainable tokens; its fill value where the sample lacks it."""
-    dtype = _DTYPES[declared.dtype]
+    dtype: torch.dtype = getattr(torch, declared.dtype)
     if declared.level == "sample":
         return torch.full((len(trainable),), sample.values.get(declared.name, declared.fill), dtype=dtype)
     stream = sample.streams.get(declared.name)

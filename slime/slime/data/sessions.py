@@ -1,4 +1,4 @@
-"""Which outcome goes on from which: the turns of a session, though each may be a sample and a group of its own.
+"""Order of outcomes within a session: each continues another, though each may be a sample and a group of its own.
 
     outcomes of a batch ─ by source and trajectory ─▶ sessions ─ ancestors ─▶ the outcome before each, or none
 

@@ -1,4 +1,4 @@
-"""From a session's turns to samples: one sample as long as what was fed extends what came before, token by token.
+"""Stitching: turns of a session share a sample as long as a prompt extends what was fed before, token by token.
 
     turn 1   prompt p1        reply r1
     turn 2   prompt p1 r1 u2  reply r2      fed exactly on from turn 1 ─▶  [p1 r1 u2 r2]   trains  r1, r2
