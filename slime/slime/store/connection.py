@@ -65,6 +65,7 @@ class Connection(sqlite3.Connection):
             uri=True,
             timeout=0.0 if writes else 5.0,
             isolation_level=None,
+            check_same_thread=False,  # one thread uses it, and another may close it
             cached_statements=64,
         )
         self.clock = clock

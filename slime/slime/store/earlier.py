@@ -1,4 +1,4 @@
-"""Reads rows of schemas before 4, which kept fields that decide something among the details.
+"""Migration on read: schemas before 4 kept fields that decide something among the details.
 
     {"details": {"source": "alice", …}} ─▶ {"source": "alice", "details": {…}}
 

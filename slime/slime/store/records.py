@@ -1,4 +1,4 @@
-"""Encodes turns as bytes and decodes them: packing, prefix sharing and checksums. Pure functions, no SQL.
+"""Encoding of turns: packed ids, prefix sharing, checksums. Pure functions, no SQL.
 
 A conversation of T turns sends its whole history T times. Stored as it comes that is O(T²); here a turn keeps
 only what its *base* (its parent, or the request it repeats) does not have:

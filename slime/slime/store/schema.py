@@ -168,21 +168,18 @@ def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         _run(connection, CREATE)
         application_id, version = APPLICATION_ID, 1
-    if application_id == APPLICATION_ID and version in MIGRATIONS:
-        while version in MIGRATIONS:
-            _run(connection, MIGRATIONS[version])
-            version += 1
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.execute("COMMIT")
-        return
-    connection.execute("ROLLBACK")
     if application_id != APPLICATION_ID:
         raise ConfigError(f"{path} is not a turn store (foreign application id); choose another --rl-buffer-dir")
-    if version != SCHEMA_VERSION:
+    if not 1 <= version <= SCHEMA_VERSION:
         raise ConfigError(
             f"{path} has store schema {version}, this program reads {SCHEMA_VERSION}; "
             "use the program that wrote it, or choose another --rl-buffer-dir"
         )
+    if version < SCHEMA_VERSION:
+        for number in range(version, SCHEMA_VERSION):
+            _run(connection, MIGRATIONS[number])
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
 
 
 def locate(location: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""The turn-tree store: what was said, what came of it, and who works on it now. It survives everything else.
+"""The store of captured turns: a tree in SQLite that server, collectors and trainer share; see `Store`.
 
     server ──append──▶ ┌──────────────┐ ◀──claim, record_verdict──── collector
                        │ turns.sqlite3│ ◀──mark_trained, rewind───── trainer side
@@ -125,8 +125,9 @@ class Store:
     async def close(self) -> None:
         """Finish what was submitted, then let go of the files; `StoreError` if the disk does not answer."""
         await asyncio.to_thread(self._writer.close, ANSWER_WITHIN_S)
-        self._reader.submit(self._end_looks)
         await asyncio.to_thread(self._reader.shutdown)
+        if self._read_connection is not None:
+            self._read_connection.close()
         if self._lock is not None:
             self._lock.close()
 
@@ -233,21 +234,14 @@ class Store:
         except TimeoutError as error:
             raise StoreError(f"no answer from {self.path} within {ANSWER_WITHIN_S:g} s") from error
 
-    def _end_looks(self) -> None:
-        if self._read_connection is not None:
-            self._read_connection.close()
-            self._read_connection = None
-
     def _look(self, look: Callable[[Connection], T]) -> T:
         """Run a look in one snapshot; on the reader's thread."""
         try:
             if self._read_connection is None:
                 self._read_connection = Connection(self.path, writes=False)
-            self._read_connection.execute("BEGIN")
-            try:
-                return look(self._read_connection)
-            finally:
-                self._read_connection.execute("ROLLBACK")
+            with self._read_connection as connection:
+                connection.execute("BEGIN")
+                return look(connection)
         except sqlite3.Error as error:
             self._read_connection = None
             raise StoreError(f"the turn store cannot read {self.path}: {error}") from error

@@ -1,4 +1,4 @@
-"""The writer thread, and its group commit.
+"""The writer thread: group commit, so that jobs that wait share one fsync.
 
     append ─┐                        ┌─ BEGIN IMMEDIATE ─ job ─ job ─ job ─ COMMIT (fsync) ─┐
     claim  ─┼─▶ queue ─▶ all waiting ┤                                                      ├─▶ awaiting callers
@@ -78,12 +78,8 @@ class Writer:
         ends = False
         while not ends:
             group = [self._queue.get()]
-            while len(group) < MAX_GROUP and group[-1] is not None:
-                try:
-                    group.append(self._queue.get_nowait())
-                except queue.Empty:
-                    break
-            ends = group[-1] is None
+            group += [self._queue.get() for _ in range(min(self._queue.qsize(), MAX_GROUP - 1))]
+            ends = None in group
             tickets = [ticket for ticket in group if ticket is not None]
             for (_, future), (result, error) in zip(tickets, self._commit(tickets) if tickets else (), strict=True):
                 if error is None:

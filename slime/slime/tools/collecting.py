@@ -1,4 +1,4 @@
-"""`python collect_rollouts.py`: what a server captures, copied turn by turn into a directory that a trainer reads.
+"""Collection: `python collect_rollouts.py` copies what a server captures into a directory that a trainer reads.
 
     python serve_model.py --model-path DIR --port 8000          people talk to it; it captures
     python collect_rollouts.py --api-endpoint http://localhost:8000 --output-dir ./rollouts --session-aware

@@ -1,4 +1,4 @@
-"""What a trainer takes and what it reports.
+"""What an update takes and reports: samples in groups, a batch of them, a report.
 
 Sample ─▶ SampleGroup ─▶ Batch ─▶ TrainReport
 """
