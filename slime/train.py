@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG, defaults: Mappi
         configure_logging(config.server.log_level, log_file)
         link_log(log_file, Path("logs/training.log"))
         plan = check(config)
-        with ray_session(config.cluster, Path.cwd()):
+        with ray_session(config.cluster):
             asyncio.run(until_signalled(train(on_cpu(config), plan)))
     except OpenClawError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
@@ -73,15 +73,11 @@ async def train(config: Config, plan: Plan) -> None:
         attached = tuple(url.strip() for url in config.engine.engine_url.split(",") if url.strip())
         if not attached:
             config = replace(config, engine=with_token(config.engine))
-        children: list[Any] = [
-            fleet := Fleet(config.model, config.engine, placed.engines, log_dir, attached, lora=config.lora)
-        ]
-        stack.push_async_callback(fleet.stop)
-        await fleet.start()
-        if config.cluster.serve:
-            children.append(serving := server(config, fleet.urls, log_dir))
-            stack.push_async_callback(serving.stop)
-            await serving.start()
+        fleet = Fleet(config.model, config.engine, placed.engines, log_dir, attached, lora=config.lora)
+        children = [fleet, server(config, fleet.urls, log_dir)] if config.cluster.serve else [fleet]
+        for child in children:
+            stack.push_async_callback(child.stop)
+            await child.start()
         learner = RankedLearner(config, placed.ranks)
         stack.push_async_callback(learner.stop)
         model, named = None, dict[str, Any]()

@@ -132,13 +132,8 @@ def shown(value: object) -> str:
     >>> shown({"a": 1})
     'dict'
     """
-    text = (
-        repr(value[:_MAX_SHOWN_CHARS] if isinstance(value, str) else value)
-        if _is_plain(value)
-        else type(value).__name__
-    )
+    is_plain = isinstance(value, str | float | bool | None) or (isinstance(value, int) and abs(value) < 2**64)
+    text = type(value).__name__
+    if is_plain:
+        text = repr(value[:_MAX_SHOWN_CHARS] if isinstance(value, str) else value)
     return text if len(text) <= 2 * _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, str | float | bool) or (isinstance(value, int) and abs(value) < 2**64)

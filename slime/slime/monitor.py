@@ -109,7 +109,17 @@ class Monitor:
         make_private_dir(run_dir)
         self.run_dir = run_dir
         self._file = io.TextIOWrapper(open_private(run_dir / "metrics.jsonl"), encoding="utf-8")
-        self._wandb = _start_wandb(run_dir, run_name, wandb_project, settings or {}) if use_wandb else None
+        self._wandb: Any = None
+        if use_wandb:
+            import wandb
+
+            self._wandb = wandb.init(
+                project=wandb_project,
+                name=run_name or None,
+                config={n: str(value) if isinstance(value, Path) else value for n, value in (settings or {}).items()},
+                dir=str(run_dir),
+                mode=os.environ.get("WANDB_MODE", "offline"),
+            )
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the figures of update `step`; they are on disk when this returns."""
@@ -161,15 +171,3 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
                 by_step = {step: earlier for step, earlier in by_step.items() if step < entry["step"]}
             by_step[entry["step"]] = entry
     return [by_step[step] for step in sorted(by_step)]
-
-
-def _start_wandb(run_dir: Path, run_name: str, project: str, settings: Mapping[str, Any]) -> Any:
-    import wandb
-
-    return wandb.init(
-        project=project,
-        name=run_name or None,
-        config={name: str(value) if isinstance(value, Path) else value for name, value in settings.items()},
-        dir=str(run_dir),
-        mode=os.environ.get("WANDB_MODE", "offline"),
-    )

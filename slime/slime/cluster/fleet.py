@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,7 @@ class Fleet:
         self._lora = lora
         self._backend = backend_named(engine.backend)
         self._published: dict[str, tuple[Path, int]] = {}  # adapters by name, all weights under the empty name
-        self._handed: dict[int, set[Path]] = {}
+        self._handed: defaultdict[int, set[Path]] = defaultdict(set)
         ports = [] if attached else [free_port() for _ in gpus]
         self.urls = list(attached) or [f"http://127.0.0.1:{port}" for port in ports]
         self.clients = [
@@ -79,7 +80,7 @@ class Fleet:
         def command() -> tuple[Any, ...]:
             weights_dir, version = self._base
             adapters = {name: published for name, published in self._published.items() if name}
-            self._hand(index, weights_dir, *(adapter_dir for adapter_dir, _ in adapters.values()))
+            self._handed[index] |= {weights_dir, *(adapter_dir for adapter_dir, _ in adapters.values())}
             device = self._model.device if gpus else "cpu"  # "auto" would find GPUs that are another process's
             model = replace(self._model, model_path=str(weights_dir), device=device)
             is_cpu = compute_device(model.device) == "cpu"
@@ -145,7 +146,7 @@ class Fleet:
         for name, (weights_dir, version) in published.items():
             if version in served.get(name, ()):
                 continue
-            self._hand(index, weights_dir)
+            self._handed[index].add(weights_dir)
             if name:
                 await client.load_adapter(name, weights_dir, version)
             else:
@@ -156,9 +157,6 @@ class Fleet:
         """The versions that an engine serves, by name as they are published."""
         adapters = await client.adapters() if self._lora.use_lora else {}
         return {**adapters, "": [await client.version()]}
-
-    def _hand(self, index: int, *directories: Path) -> None:
-        self._handed.setdefault(index, set()).update(directories)
 
     def in_use(self) -> frozenset[Path]:
         """Directories that an engine serves, or was told to load and has not said it serves."""

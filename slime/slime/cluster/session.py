@@ -31,7 +31,7 @@ _LOGICAL_CPUS = 16
 
 
 @contextlib.contextmanager
-def ray_session(cluster: ClusterConfig, working_dir: Path) -> Iterator[None]:
+def ray_session(cluster: ClusterConfig) -> Iterator[None]:
     """Join `cluster.ray_address`, or start a local cluster; leave it, or end it, at the end.
 
     Raises:
@@ -49,7 +49,7 @@ def ray_session(cluster: ClusterConfig, working_dir: Path) -> Iterator[None]:
             ) from None
     else:
         start_local(runtime_env=environment, include_dashboard=cluster.dashboard)
-    log.info("ray ready address=%s working_dir=%s", cluster.ray_address or "local", working_dir)
+    log.info("ray ready address=%s working_dir=%s", cluster.ray_address or "local", Path.cwd())
     try:
         yield
     finally:

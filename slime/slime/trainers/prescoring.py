@@ -2,12 +2,6 @@
 
     Batch ─ rows ─ plan ─▶ this rank's micro-batches ─ score ─▶ streams ─ sum over ranks ─▶ Batch with streams
 
-    proximal_logprobs   where a batch is split into several steps, and the correction or the loss reads them
-    proximal_at_one     where it is, and the loss compares a teacher with tokens that were not sampled at 1
-    reference_kl        where the KL to the reference is part of the reward
-    old_values          where there is a critic
-    later_rewards       where the loss calls `compute_gae`
-
 Each rank computes its share, and all of them end with all of it, because advantages are taken over the whole batch.
 """
 

@@ -96,10 +96,7 @@ def read_weights(weights_dir: str | Path) -> dict[str, Tensor]:
     """All tensors of a model directory, on the CPU, by the names they have in its files. Hashes are not checked."""
     weights_dir = Path(weights_dir)
     require_model_files(weights_dir)
-    tensors: dict[str, Tensor] = {}
-    for file in weight_files(weights_dir):
-        tensors.update(read_tensors(file))
-    return tensors
+    return {name: tensor for file in weight_files(weights_dir) for name, tensor in read_tensors(file).items()}
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

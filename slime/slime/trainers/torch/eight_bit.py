@@ -17,13 +17,8 @@ from torch import Tensor
 from slime.errors import ConfigError
 
 _PARTS = ("codes", "scale", "qmap")
-_BLOCK = 256
+BLOCK = 256
 _SMALLEST = 4096
-
-
-def adamw_8bit(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    optimizer: torch.optim.Optimizer = library().AdamW8bit(groups, block_size=_BLOCK, **settings)
-    return optimizer
 
 
 def step(optimizer: torch.optim.Optimizer, *, is_on_cpu: bool) -> None:
@@ -34,7 +29,7 @@ def step(optimizer: torch.optim.Optimizer, *, is_on_cpu: bool) -> None:
 
 def is_quantised(parameter: Tensor) -> bool:
     """Whether a parameter's moments are; small and odd-sized ones stay in float32, which is torchao's rule."""
-    return parameter.numel() >= _SMALLEST and parameter.numel() % _BLOCK == 0
+    return parameter.numel() >= _SMALLEST and parameter.numel() % BLOCK == 0
 
 
 def parts(name: str, moment: Tensor) -> dict[str, Tensor]:

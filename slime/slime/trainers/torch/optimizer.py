@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,10 +51,6 @@ class Optimizer:
 
     Args:
         moved: called when the parameters have other values.
-
-    Attributes:
-        num_steps: steps applied.
-        num_skipped: steps skipped.
     """
 
     def __init__(
@@ -74,9 +70,12 @@ class Optimizer:
         self._is_8bit = config.optimizer == "adamw8bit"
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]]
-        make = eight_bit.adamw_8bit if self._is_8bit else partial(torch.optim.AdamW, fused=True)
-        betas = (config.adam_beta1, config.adam_beta2)
-        self._adamw: torch.optim.Optimizer = make(groups, lr=config.lr, betas=betas, eps=config.adam_eps)
+        settings: dict[str, Any] = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_eps}
+        self._adamw: torch.optim.Optimizer
+        if self._is_8bit:
+            self._adamw = eight_bit.library().AdamW8bit(groups, lr=config.lr, block_size=eight_bit.BLOCK, **settings)
+        else:
+            self._adamw = torch.optim.AdamW(groups, lr=config.lr, fused=True, **settings)
 
     def apply(self, loss: float) -> Applied:
         """Consume the gradients that have been accumulated.

@@ -67,7 +67,7 @@ class Policy:
         self.compute_dtype = compute_dtype
         verify_weights(model_dir)
         self._model_dir = model_dir
-        self._settings = lora
+        self._dropout = lora.lora_dropout if lora is not None else 0.0
         self._served_dtype = served_dtype
         self.model = load_model(model_dir, compute_dtype)
         self.model.to(device).requires_grad_(is_trained)
@@ -101,7 +101,7 @@ class Policy:
         Their value is always the one without dropout, which is the model that samples: ratios, KL, values and metrics
         are made of it. Dropout acts on the gradient alone, at the price of a second pass.
         """
-        if self.lora is None or self._settings is None or not self._settings.lora_dropout:
+        if self.lora is None or not self._dropout:
             return self._run(flat)
         with torch.no_grad(), self.lora.without_dropout():
             hidden = self._run(flat)
@@ -185,7 +185,7 @@ class Policy:
         return next(iter(stored)) if len(stored) == 1 else torch.float32
 
     def _write(self, weights_dir: Path, version: int, dtype: torch.dtype | Literal["template", "given"]) -> Manifest:
-        if self.lora is None or self._settings is None:
+        if self.lora is None:
             tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self._exact_state())
             return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir, dtype=dtype)
         return write_adapter(
@@ -194,7 +194,7 @@ class Policy:
             name=self.adapter_name,
             version=version,
             base=self._base,
-            dropout=self._settings.lora_dropout,
+            dropout=self._dropout,
             dtype=None if isinstance(dtype, str) else dtype,
         )
 
