@@ -56,15 +56,15 @@ def offered(ctx: RolloutContext, config: Config, **named: Any) -> dict[str, Any]
     return {"ctx": ctx, **parts, "config": config, **named}
 
 
+@dataclass(frozen=True)
 class StreamRollout(Rollout):
     """A rollout that is a stream of samples and nothing else.
 
-    Args:
+    Attributes:
         open_stream: called once; the stream is closed when the run ends.
     """
 
-    def __init__(self, open_stream: Callable[[], AsyncGenerator[SampleGroup]]) -> None:
-        self._open_stream = open_stream
+    open_stream: Callable[[], AsyncGenerator[SampleGroup]]
 
     def stream(self) -> AsyncGenerator[SampleGroup]:
-        return self._open_stream()
+        return self.open_stream()

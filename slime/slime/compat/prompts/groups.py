@@ -15,6 +15,7 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from slime.chat import ChatFormat
@@ -35,34 +36,30 @@ MAX_FAILED_GENERATIONS = 3
 """Calls of a generate hook that fail in a row before the run ends: nothing would ever be trained."""
 
 
+@dataclass(eq=False)
 class GroupMaker:
     """Generates and rewards groups on a number of engines.
 
-    Args:
+    Attributes:
         judge: of the rewards; None where the generate hook gives them.
         engines: asked in turn.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        hooks: PromptHooks,
-        judge: SampleJudge | GroupComparer | None,
-        engines: Sequence[Engine],
-        chat: ChatFormat,
-    ) -> None:
-        self._config = config
-        self._hooks = hooks
-        self._judge = judge
-        self._chat = chat
-        self._next_engine = itertools.cycle(engines)
-        self._free = asyncio.Semaphore(config.engine.max_running_requests * len(engines))
+    config: Config
+    hooks: PromptHooks
+    judge: SampleJudge | GroupComparer | None
+    engines: Sequence[Engine]
+    chat: ChatFormat
+
+    def __post_init__(self) -> None:
+        self._next_engine = itertools.cycle(self.engines)
+        self._free = asyncio.Semaphore(self.config.engine.max_running_requests * len(self.engines))
         self._num_failed = 0
 
     @property
     def is_unjudged(self) -> bool:
         """Whether the reward is switched off, so that nothing sampled from now on could be trained."""
-        return self._judge is not None and self._judge.is_disabled
+        return self.judge is not None and self.judge.is_disabled
 
     async def make(self, group: Group, rollout_id: int, *, evaluation: bool = False) -> Group:
         """The group with replies and rewards.
@@ -83,20 +80,18 @@ class GroupMaker:
         async with self._free:
             if sample.status not in (Sample.Status.PENDING, Sample.Status.ABORTED):
                 return sample  # it came finished from the data source
-            if generate := self._hooks.get("custom_generate_function_path"):
+            if generate := self.hooks.get("custom_generate_function_path"):
                 made = await self._ask_hook(generate, sample, evaluation=evaluation)
             else:
                 made = await self._ask_engine(sample)
         for part in flatten([made]):
-            await self._hooks.call(
-                "rollout_sample_hook_path", sample=part, rollout_id=rollout_id, evaluation=evaluation
-            )
+            await self.hooks.call("rollout_sample_hook_path", sample=part, rollout_id=rollout_id, evaluation=evaluation)
         return made
 
     async def _ask_hook(self, hook: NamedCall, sample: Sample, *, evaluation: bool) -> Any:
-        params = sampling_params(self._config, self._chat.stop_token_ids)
+        params = sampling_params(self.config, self.chat.stop_token_ids)
         try:
-            made = await self._hooks.sample(hook, sample=sample, sampling_params=params, evaluation=evaluation)
+            made = await self.hooks.sample(hook, sample=sample, sampling_params=params, evaluation=evaluation)
         except PluginError as error:
             self._num_failed += 1
             log.warning("generate hook failed sample=%s error=%s", sample.index, error)
@@ -115,14 +110,14 @@ class GroupMaker:
     async def _ask_engine(self, sample: Sample) -> Sample:
         """Sample a reply to the prompt; on the next engine if one is away."""
         sampling = SamplingParams(
-            temperature=self._config.prompts.rollout_temperature,
-            max_new_tokens=self._config.server.default_max_tokens,
-            stop_token_ids=self._chat.stop_token_ids,
+            temperature=self.config.prompts.rollout_temperature,
+            max_new_tokens=self.config.server.default_max_tokens,
+            stop_token_ids=self.chat.stop_token_ids,
         )
         prompt_ids = sample.prompt_ids or self._prompt_ids(sample)
-        deadline = time.monotonic() + self._config.engine.engine_start_timeout_s
+        deadline = time.monotonic() + self.config.engine.engine_start_timeout_s
         while True:
-            request_id, adapter = f"prompt{uuid.uuid4().hex}", self._config.lora.shared_adapter
+            request_id, adapter = f"prompt{uuid.uuid4().hex}", self.config.lora.shared_adapter
             request = GenerateRequest(request_id, tuple(prompt_ids), sampling, adapter)
             try:
                 completion = await next(self._next_engine).generate(request)
@@ -149,13 +144,13 @@ class GroupMaker:
 
     def _prompt_ids(self, sample: Sample) -> tuple[int, ...]:
         if isinstance(sample.prompt, str):
-            return self._chat.encode(sample.prompt)
-        return self._chat.render(sample.prompt)
+            return self.chat.encode(sample.prompt)
+        return self.chat.render(sample.prompt)
 
     async def reward(self, group: Group) -> None:
         """Give a reward to every finished sample that has none; a reward that fails leaves it without."""
-        if self._judge is not None:
-            await self._judge.reward(group)
+        if self.judge is not None:
+            await self.judge.reward(group)
 
 
 def _refuse_what_is_not_read(sample: Sample) -> None:

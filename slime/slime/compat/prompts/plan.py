@@ -10,7 +10,7 @@ a plain or async function                                                      B
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,6 @@ from slime.plugins.rewards import RewardHook, load_reward
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Rollout
 from slime.rollout.context import RolloutContext, StreamRollout, offered
-from slime.types import SampleGroup
 
 PROMPTS_PATH = "slime.rollout.prompts"
 GIVES_GROUPS = "gives_groups"
@@ -70,8 +69,8 @@ class RolloutPlan:
             return StreamRollout(lambda: self.call(offered(ctx, config, **named)))
         prompts = self.prompts(ctx, config)
         if self.kind is RolloutKind.BATCHES:
-            return _Prompted(prompts, lambda: prompts.batches_of(self.call))
-        return _Prompted(prompts, lambda: self.call(offered(ctx, config, prompts=prompts, **named)))
+            return _Prompted(lambda: prompts.batches_of(self.call), prompts)
+        return _Prompted(lambda: self.call(offered(ctx, config, prompts=prompts, **named)), prompts)
 
     def prompts(self, ctx: RolloutContext, config: Config) -> PromptRun:
         """What a loop over prompts works with."""
@@ -88,21 +87,20 @@ class RolloutPlan:
         return PromptRun(config, self.source, hooks, maker, ctx.progress, evaluation)
 
 
+@dataclass(frozen=True)
 class _Prompted(StreamRollout):
     """A stream over what a `PromptRun` has; the run is told what became of its samples."""
 
-    def __init__(self, prompts: PromptRun, open_stream: Callable[[], AsyncGenerator[SampleGroup]]) -> None:
-        super().__init__(open_stream)
-        self._prompts = prompts
+    prompts: PromptRun
 
     def left_out(self) -> Mapping[str, int]:
-        return self._prompts.batches.left_out
+        return self.prompts.batches.left_out
 
     async def updated(self, step: int) -> Mapping[str, float]:
-        return await self._prompts.updated(step)
+        return await self.prompts.updated(step)
 
     async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
-        await self._prompts.saved(step, group_ids)
+        await self.prompts.saved(step, group_ids)
 
 
 def plan_rollout(config: Config) -> RolloutPlan:

@@ -22,6 +22,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from slime.compat.prompts.batches import BatchMaker
@@ -42,24 +43,20 @@ _POLL_S = 0.05
 """How soon it is noticed that the trainer took something."""
 
 
+@dataclass(eq=False)
 class PromptRun:
     """What a run over prompts has: its data source, what makes groups of it, and how far the run is."""
 
-    def __init__(
-        self,
-        config: Config,
-        source: DataSource,
-        hooks: PromptHooks,
-        maker: GroupMaker,
-        progress: Progress,
-        evaluation: Evaluation,
-    ) -> None:
-        self.source = source
-        self.maker = maker
-        self.progress = progress
-        self.batches = BatchMaker(hooks, source, config.prompts.rollout_temperature)
-        self._hooks = hooks
-        self._evaluation = evaluation
+    config: Config
+    source: DataSource
+    hooks: PromptHooks
+    maker: GroupMaker
+    progress: Progress
+    evaluation: Evaluation
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.batches = BatchMaker(self.hooks, self.source, config.prompts.rollout_temperature)
         self._batch_size = config.rollout.rollout_batch_size
         self._group_size = config.rollout.num_rollouts_per_prompt
         self._groups_per_batch = groups_per_batch(config)
@@ -73,7 +70,7 @@ class PromptRun:
 
     async def updated(self, step: int) -> Mapping[str, float]:
         """Update `step` was made: figures of the batches since the last one, and of an evaluation if one is due."""
-        return {**self.batches.metrics(), **await self._evaluation.run(step)}
+        return {**self.batches.metrics(), **await self.evaluation.run(step)}
 
     async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
         """The checkpoint of `step` is written, and it is the first to hold these groups: the data source's turn."""
@@ -103,7 +100,7 @@ class PromptRun:
                 await asyncio.sleep(_POLL_S)
                 continue
             began, version = time.monotonic(), self.progress()
-            made = await self._hooks.sample(
+            made = await self.hooks.sample(
                 call, rollout_id=self.batches.rollout_id, data_source=self.source, evaluation=False
             )
             output = made if isinstance(made, RolloutFnTrainOutput) else RolloutFnTrainOutput(made)
@@ -168,10 +165,10 @@ class PromptRun:
     async def _filter(self, group: Group) -> DynamicFilterOutput:
         if all(sample.reward is None for sample in flatten(group)):
             return DynamicFilterOutput(keep=False, reason="unjudged")
-        hook = self._hooks.get(name := "dynamic_sampling_filter_path")
+        hook = self.hooks.get(name := "dynamic_sampling_filter_path")
         if hook is None:
             return DynamicFilterOutput(keep=True)
-        result = await self._hooks.call(name, samples=group)
+        result = await self.hooks.call(name, samples=group)
         if isinstance(result, DynamicFilterOutput):
             return result
         if isinstance(result, bool) or getattr(result, "shape", None) == ():
