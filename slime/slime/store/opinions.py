@@ -19,7 +19,7 @@ from dataclasses import replace
 from slime.errors import LeaseLost
 from slime.store import records
 from slime.store.connection import Connection
-from slime.store.reads import TurnReader, damage_as_error
+from slime.store.reads import TurnReader, read_about
 from slime.store.states import check_move
 from slime.store.writes import move, put_contents
 from slime.types import Feedback, Judgement, TurnState, Verdict
@@ -142,16 +142,14 @@ def record_judgements(connection: Connection, turn_id: str, judgements: Sequence
 def read_judgements(connection: Connection, turn_id: str) -> list[Judgement]:
     """Everything any judge ever said of a turn, oldest first."""
     reader = TurnReader(connection)
-    found = []
-    with damage_as_error(f"a judgement on turn {turn_id}"):
-        for prompt_id, body, crc in connection.execute(
-            "SELECT prompt_id, body, crc FROM judgements WHERE seq = ? ORDER BY judgement_id",
-            (connection.need(turn_id).seq,),
-        ):
-            [prompt_hash], [prompt] = reader.contents((prompt_id,))
-            records.verify(crc, (prompt_hash, body))
-            found.append(records.decode_judgement(body, prompt))
-    return found
+
+    def decode(prompt_id: int, body: bytes, crc: int) -> Judgement:
+        [prompt_hash], [prompt] = reader.contents((prompt_id,))
+        records.verify(crc, (prompt_hash, body))
+        return records.decode_judgement(body, prompt)
+
+    query = "SELECT prompt_id, body, crc FROM judgements WHERE seq = ? ORDER BY judgement_id"
+    return read_about(connection, turn_id, "a judgement on", query, decode)
 
 
 # ── feedback ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,12 +214,10 @@ def _feedback_parts(turn_id: str, at: float, body: bytes) -> tuple[bytes, ...]:
 
 def read_feedback(connection: Connection, turn_id: str) -> list[Feedback]:
     """Everything a person said of a turn outside the conversation, oldest first; the last one counts."""
-    found = []
-    with damage_as_error(f"a feedback on turn {turn_id}"):
-        for number, at, body, crc in connection.execute(
-            "SELECT feedback_id, created_at, body, crc FROM feedback WHERE seq = ? ORDER BY feedback_id",
-            (connection.need(turn_id).seq,),
-        ):
-            records.verify(crc, _feedback_parts(turn_id, at, body))
-            found.append(Feedback(**records.decode_json(body), created_at=at, number=number))
-    return found
+
+    def decode(number: int, at: float, body: bytes, crc: int) -> Feedback:
+        records.verify(crc, _feedback_parts(turn_id, at, body))
+        return Feedback(**records.decode_json(body), created_at=at, number=number)
+
+    query = "SELECT feedback_id, created_at, body, crc FROM feedback WHERE seq = ? ORDER BY feedback_id"
+    return read_about(connection, turn_id, "a feedback on", query, decode)

@@ -11,10 +11,10 @@ import json
 import logging
 import sqlite3
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from slime.errors import CorruptRecord
 from slime.store import records
@@ -23,6 +23,8 @@ from slime.store.trunks import NO_TRUNK, Trunk, load_trunk
 from slime.types import Message, Turn, TurnKind, TurnState, Verdict
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TURN = """
 SELECT turns.seq, turn_id, session_id, parent_id, kind, state, reason,
@@ -192,28 +194,33 @@ def read_recent(connection: Connection, limit: int) -> list[Turn]:
     return TurnReader(connection).turns(reversed(seqs))
 
 
+def read_about(connection: Connection, turn_id: str, what: str, query: str, decode: Callable[..., T]) -> list[T]:
+    """What is stored about a turn, row by row; `CorruptRecord` for a row that `decode` cannot take."""
+    seq = connection.need(turn_id).seq
+    with damage_as_error(f"{what} turn {turn_id}"):
+        return [decode(*row) for row in connection.execute(query, (seq,))]
+
+
 def read_next_states(connection: Connection, turn_id: str) -> list[tuple[str | None, tuple[Message, ...]]]:
     """Every continuation of a turn, with the turn whose request brought it; the first is `Turn.next_state`."""
     reader = TurnReader(connection)
-    found = []
-    with damage_as_error(f"a next state of turn {turn_id}"):
-        for from_turn, packed, crc in connection.execute(
-            "SELECT from_turn, content_ids, crc FROM next_states WHERE seq = ? ORDER BY next_state_id",
-            (connection.need(turn_id).seq,),
-        ):
-            found.append((from_turn, reader.next_state(packed, crc)))
-    return found
+
+    def decode(from_turn: str | None, packed: bytes, crc: int) -> tuple[str | None, tuple[Message, ...]]:
+        return from_turn, reader.next_state(packed, crc)
+
+    query = "SELECT from_turn, content_ids, crc FROM next_states WHERE seq = ? ORDER BY next_state_id"
+    return read_about(connection, turn_id, "a next state of", query, decode)
 
 
 def read_verdict(connection: Connection, turn_id: str) -> Verdict | None:
     """The last verdict on a turn, if it has one."""
-    row = connection.one("SELECT body, crc FROM verdicts WHERE seq = ?", (connection.need(turn_id).seq,))
-    if row is None:
-        return None
-    body, crc = row
-    with damage_as_error(f"the verdict on turn {turn_id}"):
+
+    def decode(body: bytes, crc: int) -> Verdict:
         records.verify(crc, (body,))
         return records.verdict_from(records.decode_json(body))
+
+    query = "SELECT body, crc FROM verdicts WHERE seq = ?"
+    return next(iter(read_about(connection, turn_id, "the verdict on", query, decode)), None)
 
 
 def read_history(connection: Connection, turn_id: str) -> list[Transition]:
