@@ -1,7 +1,7 @@
 """Keeps a process running: started, started again when it dies, given up when it dies too often or refuses to start.
 
     start ─▶ works ─▶ dies ─▶ start …        a signal while it starts is a death like any other (the machine ran out of
-      │                                      memory, somebody killed it); an exit of its own is a refusal, and final
+      │                                      memory, it was killed); an exit of its own is a refusal, and final
       └─▶ refuses: EngineUnavailable         more than MAX_RESTARTS in RESTART_WINDOW_S: EngineUnavailable
 
 What runs, where, and how one knows that it works is the caller's: the server starts its own engine so, and the cluster

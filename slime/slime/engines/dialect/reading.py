@@ -87,22 +87,17 @@ def join_deltas(deltas: Sequence[Delta], broke_off: str = "") -> Completion:
     finish_reason = broke_off or last.finish_reason
     if finish_reason is None:
         raise EngineError("the stream ended before its last delta")
+    spans, position = list(last.spans), 0
+    for delta in () if spans else deltas:
+        extend_spans(spans, delta.version, position, position + len(delta.token_ids))
+        position += len(delta.token_ids)
     return Completion(
         token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
         logprobs=tuple(logprob for delta in deltas for logprob in delta.logprobs),
         text="".join(delta.text for delta in deltas),
         finish_reason=finish_reason,
-        spans=last.spans or tuple(_spans_so_far(deltas)),
+        spans=tuple(spans),
     )
-
-
-def _spans_so_far(deltas: Sequence[Delta]) -> list[VersionSpan]:
-    spans: list[VersionSpan] = []
-    position = 0
-    for delta in deltas:
-        extend_spans(spans, delta.version, position, position + len(delta.token_ids))
-        position += len(delta.token_ids)
-    return spans
 
 
 class StreamReader:
@@ -146,7 +141,7 @@ class StreamReader:
         seen = 0 if is_incremental else self._num_tokens
         self._text = self._text + payload["text"] if is_incremental else payload["text"]
         if is_incremental and finish is not None and isinstance(finish.get("matched"), str) and not payload["text"]:
-            # Who sends only what is new cannot take back the beginning of the stop string that has been sent.
+            # What has been sent of a stop string cannot be taken back by an engine that sends only what is new.
             self._text = self._text[: len(self._text) - overlap(self._text, finish["matched"])]
         new_ids = tuple(ids[seen:])
         logprobs = _logprobs_of(new_ids, entries[seen:])

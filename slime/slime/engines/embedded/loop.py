@@ -26,12 +26,13 @@ import torch
 from slime.engines.dialect.answers import Json, aborted, ran_out, stopped
 from slime.engines.dialect.requests import PauseMode
 from slime.engines.dialect.versions import version_to_wire
-from slime.engines.embedded.model import PROBE_LENGTH, RaggedModel
+from slime.engines.embedded.model import PROBE_LENGTH, RaggedModel, first_line
 from slime.engines.embedded.planning import ChunkBudget, StepPlan, plan_step
 from slime.engines.embedded.sampling import sample
 from slime.engines.embedded.scoring import score_outputs, score_prompts
 from slime.engines.embedded.sequence import Progress, Sequence
 from slime.engines.embedded.slots import KVSlots
+from slime.engines.embedded.text import TextDecoder
 from slime.errors import EngineRejected, WeightsError
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class EngineLoop:
         version: int,
         max_running: int,
         deliver: Callable[[list[Progress]], None],
-        find_stop: Callable[[Sequence], str | None] = lambda sequence: None,
+        decoder: TextDecoder,
     ) -> None:
         self.model, self.kv = model, kv
         self.version = version
@@ -61,7 +62,7 @@ class EngineLoop:
         self.paused_at = 0.0
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
-        self._deliver, self._find_stop = deliver, find_stop
+        self._deliver, self._decoder = deliver, decoder
         self._budget = ChunkBudget()
         # On a CPU, what a step costs and not what it waits for processes that share the cores.
         self._clock = time.thread_time if model.device.type == "cpu" else time.perf_counter
@@ -96,7 +97,7 @@ class EngineLoop:
                 return
             try:
                 future.set_result(function())
-            except Exception as error:  # the boundary of the thread: whoever asked gets the error
+            except Exception as error:  # the boundary of the thread: the caller gets the error
                 future.set_exception(error)
 
         self._inbox.put(command)
@@ -187,7 +188,7 @@ class EngineLoop:
             except (RuntimeError, MemoryError, ValueError, IndexError) as error:
                 # One bad step (out of memory, say) must not end the service: those in it are told, the rest go on.
                 logger.exception("engine step failed sequences=%d", len(self.running))
-                self._fail_running(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+                self._fail_running(first_line(error))
 
     def _warm_up(self) -> None:
         """Let kernels and allocators settle, and learn what a token of a prompt costs at most."""
@@ -215,7 +216,7 @@ class EngineLoop:
         plan = plan_step(self.running, self.kv, self._budget.num_tokens(self.running), self.model.device.type)
         teaches = self._budget.would_learn(len(plan.ids), plan.num_chunk_tokens)
         started = self._clock() if teaches else 0.0  # the clock is a system call
-        logits = self.model.compute(plan.ids, plan.positions, plan.step, plan.keep, plan.runs)
+        logits = self.model.compute(plan.ids, plan.positions, plan.step, plan.keep, plan.adapted)
         for sequence, count in plan.computed:
             assert sequence.slot is not None
             sequence.slot.length += count
@@ -254,7 +255,7 @@ class EngineLoop:
     def _finish_reason(self, sequence: Sequence, token_id: int) -> Json | None:
         params = sequence.call.sampling_params
         if params.stop:
-            matched = self._find_stop(sequence)
+            matched = self._decoder.find_stop(sequence.output.token_ids, params.stop)
             if matched is not None:
                 return stopped(matched)
         # As in SGLang, ignore_eos ignores stop_token_ids too.

@@ -8,7 +8,7 @@ A layer is changed once, when the first adapter that adapts it arrives; with no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,13 +39,8 @@ class LiveAdapter:
     pairs: Mapping[str, tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Neighbouring tokens `first` up to `end` of a step that one adapter makes."""
-
-    adapter: LiveAdapter
-    first: int
-    end: int
+Spans = list[tuple[int, int]]
+"""Tokens of a step that one adapter makes: from, up to, ascending."""
 
 
 class AdaptedLayers:
@@ -95,19 +90,14 @@ class AdaptedLayers:
         return outputs
 
 
-def groups_of(runs: Sequence[Run], num_tokens: int, device: torch.device) -> tuple[tuple[LiveAdapter, Where], ...]:
-    """Each adapter of a step once, with all its tokens."""
-    spans: dict[LiveAdapter, list[tuple[int, int]]] = {}
-    for run in runs:
-        mine = spans.setdefault(run.adapter, [])
-        if mine and mine[-1][1] == run.first:
-            mine[-1] = mine[-1][0], run.end
-        else:
-            mine.append((run.first, run.end))
-    return tuple((adapter, _where(mine, num_tokens, device)) for adapter, mine in spans.items())
+def groups_of(
+    adapted: Mapping[LiveAdapter, Spans], num_tokens: int, device: torch.device
+) -> tuple[tuple[LiveAdapter, Where], ...]:
+    """Each adapter of a step with all its tokens."""
+    return tuple((adapter, _where(spans, num_tokens, device)) for adapter, spans in adapted.items())
 
 
-def _where(spans: list[tuple[int, int]], num_tokens: int, device: torch.device) -> Where:
+def _where(spans: Spans, num_tokens: int, device: torch.device) -> Where:
     if spans == [(0, num_tokens)]:
         return None
     if len(spans) == 1:

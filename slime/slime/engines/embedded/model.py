@@ -8,7 +8,7 @@ weights have answered a probe with finite logits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from slime.engines.embedded.attention import RAGGED, Chunk, RaggedStep
-from slime.engines.embedded.lora_layers import AdaptedLayers, Run, groups_of
+from slime.engines.embedded.lora_layers import AdaptedLayers, LiveAdapter, Spans, groups_of
 from slime.engines.embedded.shortcuts import take_shortcuts
 from slime.engines.embedded.slots import CacheShape, KVSlots
 from slime.errors import ConfigError, WeightsError
@@ -28,17 +28,24 @@ PROBE_LENGTH = 9
 class RaggedModel:
     """The policy. All methods that compute run on the thread of the engine loop."""
 
-    def __init__(self, model: torch.nn.Module, *, eos_token_ids: frozenset[int], max_context_len: int) -> None:
+    def __init__(self, model: Any, *, eos_token_ids: frozenset[int], max_context_len: int) -> None:
         self._model = model
         self._forward: Callable[..., Any] = model.forward
         self.layers = AdaptedLayers(model)
         weight = next(model.parameters())
         self.device, self.dtype = weight.device, weight.dtype
-        config: Any = model.config
-        self.vocab_size = int(config.get_text_config().vocab_size)
+        config: Any = model.config.get_text_config()
+        self.vocab_size = int(config.vocab_size)
         self.eos_token_ids = eos_token_ids
         self.max_context_len = max_context_len
-        self.cache_shape = _cache_shape(config.get_text_config(), self.dtype, self.device)
+        num_heads = int(config.num_attention_heads)
+        self.cache_shape = CacheShape(
+            num_layers=int(config.num_hidden_layers),
+            num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
+            head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
+            dtype=self.dtype,
+            device=self.device,
+        )
 
     @classmethod
     def load(cls, model_dir: str | Path, *, device: torch.device, dtype: torch.dtype | None = None) -> RaggedModel:
@@ -56,7 +63,7 @@ class RaggedModel:
                 model_dir, config=config, dtype=wanted, attn_implementation="sdpa", local_files_only=True
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
-            raise ConfigError(f"--model-path {model_dir}: {_first_line(error)}") from error
+            raise ConfigError(f"--model-path {model_dir}: {first_line(error)}") from error
         model: torch.nn.Module = loaded.to(device=device).eval().requires_grad_(False)
         text_config = config.get_text_config()
         ragged = cls(
@@ -73,14 +80,14 @@ class RaggedModel:
         positions: Sequence[int],
         step: RaggedStep,
         keep: Sequence[int],
-        runs: Sequence[Run] = (),
+        adapted: Mapping[LiveAdapter, Spans],
     ) -> torch.Tensor:
         """One forward of all tokens of a step: float32 logits `[len(keep), vocab]` after the tokens `keep`.
 
         Args:
-            runs: tokens that pass through an adapter.
+            adapted: tokens that pass through an adapter.
         """
-        self.layers.groups = groups_of(runs, len(ids), self.device)
+        self.layers.groups = groups_of(adapted, len(ids), self.device)
         with torch.inference_mode():
             logits = self._forward(
                 input_ids=torch.tensor([ids], device=self.device),
@@ -99,8 +106,8 @@ class RaggedModel:
         last = RaggedStep(kv, [kv.scratch], [PROBE_LENGTH], [])
         return torch.cat(
             [
-                self.compute(ids[:half], range(half), first, [half - 1]),
-                self.compute(ids[half:], [half], last, [0]),
+                self.compute(ids[:half], range(half), first, [half - 1], {}),
+                self.compute(ids[half:], [half], last, [0], {}),
             ]
         )
 
@@ -145,7 +152,7 @@ class RaggedModel:
             take_shortcuts(model)
             found = self.probe(kv)
         except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError) as error:
-            raise ConfigError(f"the embedded engine cannot run {name}: {_first_line(error)}") from error
+            raise ConfigError(f"the embedded engine cannot run {name}: {first_line(error)}") from error
         tolerance = 1e-3 if self.dtype == torch.float32 else 5e-2
         scale = max(1.0, float(expected.abs().max()))
         difference = float((found - expected).abs().max()) / scale
@@ -153,17 +160,6 @@ class RaggedModel:
             raise ConfigError(
                 f"the embedded engine cannot run {name}: its attention differs from the model's own by {difference:.1e}"
             )
-
-
-def _cache_shape(config: Any, dtype: torch.dtype, device: torch.device) -> CacheShape:
-    num_heads = int(config.num_attention_heads)
-    return CacheShape(
-        num_layers=int(config.num_hidden_layers),
-        num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
-        dtype=dtype,
-        device=device,
-    )
 
 
 def _eos_token_ids(model_dir: Path, config: Any) -> frozenset[int]:
@@ -181,7 +177,7 @@ def _probe_ids(vocab_size: int) -> list[int]:
     return [(7919 * (position + 1)) % vocab_size for position in range(PROBE_LENGTH)]
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first sentence of an error's message: the rest of transformers' is advice to its developers."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].split(". ")[0]

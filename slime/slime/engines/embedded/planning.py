@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from slime.engines.embedded.attention import Chunk, RaggedStep
-from slime.engines.embedded.lora_layers import Run
+from slime.engines.embedded.lora_layers import LiveAdapter, Spans
 from slime.engines.embedded.sequence import Sequence
 from slime.engines.embedded.slots import KVSlots
 
@@ -14,7 +14,7 @@ _STALL_S = 0.05
 """How long prompts may hold up as many sequences that are decoding."""
 
 _STEP_S = 0.2
-"""How long a step may be, whoever waits: aborts and pauses wait for its end too."""
+"""How long a step may be: aborts and pauses wait for its end too."""
 
 _MIN_PIECE = 64
 """A prompt is not cut into smaller pieces than this: each costs an attention call over all that came before it."""
@@ -57,7 +57,7 @@ class StepPlan:
         scoring: (sequence, positions) whose logits follow, to score the prompt tokens after them.
         scored_out: sequences that wanted no token and are done.
         computed: how many tokens each sequence got computed.
-        runs: tokens that pass through an adapter, in order.
+        adapted: tokens that pass through an adapter.
     """
 
     step: RaggedStep
@@ -68,7 +68,7 @@ class StepPlan:
     scoring: list[tuple[Sequence, range]] = field(default_factory=list)
     scored_out: list[Sequence] = field(default_factory=list)
     computed: list[tuple[Sequence, int]] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    adapted: dict[LiveAdapter, Spans] = field(default_factory=dict)
     num_chunk_tokens: int = 0
 
 
@@ -130,7 +130,9 @@ def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[tupl
 def _note_adapter(plan: StepPlan, sequence: Sequence, count: int) -> None:
     """The next `count` tokens of the step are this sequence's."""
     if sequence.adapter is not None:
-        plan.runs.append(Run(sequence.adapter, len(plan.ids), len(plan.ids) + count))
+        spans, first = plan.adapted.setdefault(sequence.adapter, []), len(plan.ids)
+        start = spans.pop()[0] if spans and spans[-1][1] == first else first
+        spans.append((start, first + count))
 
 
 def _grant(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:

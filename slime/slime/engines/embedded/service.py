@@ -1,7 +1,7 @@
-"""The engine as the HTTP side sees it: admission, streams of answers, weight updates. One event loop, one model thread.
+"""The engine as the HTTP side sees it: streams of answers and weight updates. One event loop, one model thread.
 
-Every request in flight has a `Ticket`; the model thread announces progress, once a step, and the tickets wake
-whoever waits for them. A reader that is slower than the model finds several tokens at once, never a queue that grows.
+Every request in flight has a `Ticket`; the model thread announces progress, once a step, which wakes the reader of the
+answers. A reader that is slower than the model finds several tokens at once, never a queue that grows.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class Ticket:
     num_tokens: int = 0
     finished: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    submitted_at: float = field(default_factory=time.perf_counter)
 
 
 class EngineService(EngineCore[Ticket]):
@@ -99,9 +98,7 @@ class EngineService(EngineCore[Ticket]):
             version=self.version,
             max_running=options.max_running_requests,
             deliver=self._deliver,
-            find_stop=lambda sequence: self.decoder.find_stop(
-                sequence.output.token_ids, sequence.call.sampling_params.stop
-            ),
+            decoder=self.decoder,
         )
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._base: str | None = None  # fingerprint of what is served, once an adapter is checked against it
@@ -147,8 +144,6 @@ class EngineService(EngineCore[Ticket]):
                 num_decoded = num_tokens
                 said = answer(call, output, num_tokens, is_incremental=self.is_incremental)
                 said["meta_info"]["num_retractions"] = sequence.num_retractions
-                if finished:
-                    said["meta_info"]["e2e_latency"] = time.perf_counter() - ticket.submitted_at
                 yield said
                 if finished:
                     return
@@ -167,9 +162,6 @@ class EngineService(EngineCore[Ticket]):
         ticket = self.requests.get(request_id)
         if ticket is not None:
             self.loop.call(lambda: self.loop.abort(lambda sequence: sequence is ticket.sequence))
-
-    def abort_all(self) -> None:
-        self.loop.call(lambda: self.loop.abort(lambda sequence: True))
 
     async def pause(self, mode: PauseMode) -> None:
         await self._on_loop(lambda: self.loop.pause(mode))
@@ -207,7 +199,7 @@ class EngineService(EngineCore[Ticket]):
     async def _unload(self, name: str) -> None:
         """Its memory goes with the last request that runs on it."""
         adapter = self._live.pop(name)
-        await self._on_loop(lambda: self.loop.kv.forget_adapter(adapter.key))
+        await self._on_loop(lambda: self.loop.kv.forget(adapter=adapter.key))
 
     def _stage_adapter(self, call: LoadAdapterCall) -> LiveAdapter:
         path = call.lora_path

@@ -54,8 +54,8 @@ class Slot:
 class KVSlots:
     """Preallocated keys and values, `[layers, slots + 1, kv_heads, capacity, head_dim]` each.
 
-    The extra last row is scratch: probes run in it and disturb nobody. Memory is bounded by `budget_bytes`; capacity
-    (tokens a slot) grows by doubling, and as it grows, fewer slots fit.
+    The extra last row is scratch, for probes. Memory is bounded by `budget_bytes`; capacity (tokens a slot) grows by
+    doubling, and as it grows, fewer slots fit.
     """
 
     def __init__(self, shape: CacheShape, *, max_busy: int, num_slots: int, max_length: int, budget_bytes: int) -> None:
@@ -78,7 +78,7 @@ class KVSlots:
 
     @property
     def scratch(self) -> int:
-        """Index of the row that belongs to nobody."""
+        """Index of the row that belongs to no sequence."""
         return len(self.slots)
 
     def fits(self, capacity: int) -> int:
@@ -132,19 +132,17 @@ class KVSlots:
         idle = (slot.index for slot in self.slots if slot.owner is None)
         self._swap(far, min(idle, key=lambda index: abs(index - middle)))
 
-    def forget(self, *, idle: bool = True, busy: bool = False) -> None:
-        """Drop what idle slots hold; of busy ones too, if asked: they will be computed anew."""
+    def forget(self, *, idle: bool = True, busy: bool = False, adapter: int | None = None) -> None:
+        """Drop what idle slots hold; of busy ones too, if asked: they will be computed anew.
+
+        Args:
+            adapter: drop only what this one made.
+        """
         for slot in self.slots:
             is_meant = busy if slot.owner is not None else idle
-            if is_meant:
+            if is_meant and adapter in (None, slot.adapter):
                 slot.length = 0
                 slot.ids = slot.ids if slot.owner is not None else []
-
-    def forget_adapter(self, adapter: int) -> None:
-        """Drop what idle slots hold of an adapter that no request will ask for again."""
-        for slot in self.slots:
-            if slot.adapter == adapter and slot.owner is None:
-                slot.length, slot.ids = 0, []
 
     def cached_tokens(self) -> int:
         """Tokens that idle slots hold."""

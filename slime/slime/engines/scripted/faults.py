@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, deque
 
 
 class Fault(enum.StrEnum):
@@ -17,7 +16,7 @@ class Fault(enum.StrEnum):
     BAD_JSON = "bad_json"  # halfway through, something that is no JSON
     NAN_LOGPROB = "nan_logprob"  # the first log-prob is not a number
     WRONG_COUNT = "wrong_count"  # a log-prob is missing
-    WRONG_VERSION = "wrong_version"  # a version that nobody published
+    WRONG_VERSION = "wrong_version"  # a version that was never published
     SLOW = "slow"  # a second before every token
 
 
@@ -31,13 +30,6 @@ class InjectedFault(Exception):
         self.is_begun = is_begun
 
 
-@dataclass(slots=True)
-class _Planned:
-    fault: Fault
-    after: int
-    times: int
-
-
 class Faults:
     """Which of the coming requests go wrong.
 
@@ -46,26 +38,19 @@ class Faults:
     """
 
     def __init__(self) -> None:
-        self._planned: list[_Planned] = []
+        self._planned: deque[Fault | None] = deque()  # of the coming requests, one each
         self.fired: Counter[Fault] = Counter()
 
     def plan(self, fault: Fault, times: int = 1, after: int = 0) -> None:
         """Let `times` requests go wrong, once `after` others have passed. Plans are worked off one after another."""
-        self._planned.append(_Planned(fault, after, times))
+        self._planned += [None] * after + [fault] * times
 
     def draw(self) -> Fault | None:
         """The fault of the request at hand, if it is to have one."""
-        if not self._planned:
-            return None
-        first = self._planned[0]
-        if first.after > 0:
-            first.after -= 1
-            return None
-        first.times -= 1
-        if first.times <= 0:
-            self._planned.pop(0)
-        self.fired[first.fault] += 1
-        return first.fault
+        fault = self._planned.popleft() if self._planned else None
+        if fault is not None:
+            self.fired[fault] += 1
+        return fault
 
     @property
     def are_planned(self) -> bool:
@@ -74,4 +59,4 @@ class Faults:
 
     @property
     def num_pending(self) -> int:
-        return sum(planned.times for planned in self._planned)
+        return sum(fault is not None for fault in self._planned)
