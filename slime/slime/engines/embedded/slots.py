@@ -52,7 +52,7 @@ class Slot:
 
 
 class KVSlots:
-    """Preallocated keys and values, `[layers, slots + 1, kv_heads, capacity, head_dim]` each.
+    """Preallocated `keys` and `values`, `[layers, slots + 1, kv_heads, capacity, head_dim]` each.
 
     The extra last row is scratch, for probes. Memory is bounded by `budget_bytes`; capacity (tokens a slot) grows by
     doubling, and as it grows, fewer slots fit.
@@ -68,7 +68,7 @@ class KVSlots:
         self._max_busy, self._max_slots = max_busy, max(num_slots, max_busy)
         self._clock = 0
         self.slots: list[Slot] = []
-        self.keys = self.values = torch.empty(0)
+        self._cache = torch.empty(0)
         self.capacity = 0
         self._resize(min(_FIRST_CAPACITY, self.max_length))
 
@@ -172,20 +172,17 @@ class KVSlots:
         return (best, shared) if best is not None else (None, 0)
 
     def _copy(self, source: int, target: int, length: int) -> None:
-        for cache in (self.keys, self.values):
-            cache[:, target, :, :length] = cache[:, source, :, :length]
+        self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
 
     def _swap(self, first: int, second: int) -> None:
         a, b = self.slots[first], self.slots[second]
         length = max(a.length, b.length)
         if not a.length or not b.length:
-            source, target = (second, first) if not a.length else (first, second)
-            self._copy(source, target, length)
+            self._copy(*(first, second) if a.length else (second, first), length)
         else:
-            for cache in (self.keys, self.values):
-                kept = cache[:, first, :, :length].clone()
-                cache[:, first, :, :length] = cache[:, second, :, :length]
-                cache[:, second, :, :length] = kept
+            kept = self._cache[:, :, first, :, :length].clone()
+            self._copy(second, first, length)
+            self._cache[:, :, second, :, :length] = kept
         self.slots[first], self.slots[second] = b, a
         a.index, b.index = second, first
 
@@ -193,12 +190,12 @@ class KVSlots:
         num_slots = max(self.num_busy, self.fits(capacity))
         keep_first = sorted(self.slots, key=lambda slot: (slot.owner is None, -slot.last_used))[:num_slots]
         kept = sorted(keep_first, key=lambda slot: slot.index)
-        keys, values = (_zeros(self._shape, num_slots + 1, capacity) for _ in range(2))
+        cache = _zeros(self._shape, num_slots + 1, capacity)
         for index, slot in enumerate(kept):
-            keys[:, index, :, : slot.length] = self.keys[:, slot.index, :, : slot.length]
-            values[:, index, :, : slot.length] = self.values[:, slot.index, :, : slot.length]
+            cache[:, :, index, :, : slot.length] = self._cache[:, :, slot.index, :, : slot.length]
             slot.index = index
-        self.keys, self.values, self.capacity = keys, values, capacity
+        self._cache, self.capacity = cache, capacity
+        self.keys, self.values = cache
         self.slots = kept + [Slot(index) for index in range(len(kept), num_slots)]
 
 
@@ -207,7 +204,7 @@ def _zeros(cache: CacheShape, num_slots: int, capacity: int) -> torch.Tensor:
 
     Zeroed, because masked attention multiplies what has not been written by 0, and a NaN would survive that.
     """
-    shape = (cache.num_layers, num_slots, cache.num_kv_heads, capacity, cache.head_dim)
+    shape = (2, cache.num_layers, num_slots, cache.num_kv_heads, capacity, cache.head_dim)
     if cache.device.type != "cpu":
         return torch.zeros(shape, dtype=cache.dtype, device=cache.device)
     raw = np.zeros(math.prod(shape) * cache.dtype.itemsize, dtype=np.uint8)
