@@ -255,7 +255,7 @@ def test_the_budget_learns_the_price_of_a_prompt_token():
 
 @pytest.fixture(scope="module")
 def decoder() -> TextDecoder:
-    return TextDecoder.load(random_model())
+    return TextDecoder(random_model())
 
 
 def encode(decoder: TextDecoder, text: str) -> list[int]:
@@ -293,8 +293,8 @@ def test_what_may_become_a_stop_string_is_held_back(decoder: TextDecoder):
 
 
 def test_weights_are_exchanged_and_can_be_taken_back():
-    model = RaggedModel.load(random_model(0), device=torch.device("cpu"))
-    other = RaggedModel.load(random_model(1), device=torch.device("cpu"))
+    model = RaggedModel(random_model(0), device=torch.device("cpu"))
+    other = RaggedModel(random_model(1), device=torch.device("cpu"))
     kv = KVSlots(model.cache_shape, max_busy=1, num_slots=1, max_length=64, budget_bytes=1 << 30)
     own, others = model.probe(kv), other.probe(kv)
     assert not torch.allclose(own, others)

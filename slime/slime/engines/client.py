@@ -339,15 +339,13 @@ class HttpEngine:
     async def _retried(self, path: str, body: bytes | None) -> bytes:
         """An exchange that may be repeated without harm."""
         method = "GET" if body is None else "POST"
-        async for attempt in AsyncRetrying(
+        retrying = AsyncRetrying(
             retry=retry_if_exception_type(EngineUnavailable),
             stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(_CONTROL_S),
             wait=wait_random_exponential(multiplier=0.1, max=1.0),
             reraise=True,
-        ):
-            with attempt:
-                return await self._fetch(method, path, body, _CONTROL_S)
-        raise AssertionError("tenacity ended without an attempt")
+        )
+        return await retrying(self._fetch, method, path, body, _CONTROL_S)
 
     # ── what goes on after its caller has left ──────────────────────────────────────────────────────────────────────
 

@@ -47,9 +47,9 @@ class EngineCore(ABC, Generic[Request]):
         version: int,
         limits: Limits,
         *,
-        max_running_requests: int,
-        max_queued_requests: int,
-        is_incremental: bool,
+        max_running_requests: int = 0,
+        max_queued_requests: int = 256,
+        is_incremental: bool = False,
     ) -> None:
         self.model_path = self.tokenizer_path = model_path
         self.version = version

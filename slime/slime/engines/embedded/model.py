@@ -28,27 +28,7 @@ PROBE_LENGTH = 9
 class RaggedModel:
     """The policy. All methods that compute run on the thread of the engine loop."""
 
-    def __init__(self, model: Any, *, eos_token_ids: frozenset[int], max_context_len: int) -> None:
-        self._model = model
-        self._forward: Callable[..., Any] = model.forward
-        self.layers = AdaptedLayers(model)
-        weight = next(model.parameters())
-        self.device, self.dtype = weight.device, weight.dtype
-        config: Any = model.config.get_text_config()
-        self.vocab_size = int(config.vocab_size)
-        self.eos_token_ids = eos_token_ids
-        self.max_context_len = max_context_len
-        num_heads = int(config.num_attention_heads)
-        self.cache_shape = CacheShape(
-            num_layers=int(config.num_hidden_layers),
-            num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
-            head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
-            dtype=self.dtype,
-            device=self.device,
-        )
-
-    @classmethod
-    def load(cls, model_dir: str | Path, *, device: torch.device, dtype: torch.dtype | None = None) -> RaggedModel:
+    def __init__(self, model_dir: str | Path, *, device: torch.device, dtype: torch.dtype | None = None) -> None:
         """Load a model directory; a `ConfigError` in one line where it does not suit.
 
         Args:
@@ -58,21 +38,30 @@ class RaggedModel:
             raise ConfigError(f"--model-path {model_dir}: no config.json there; give a Hugging Face model directory")
         wanted = dtype or (torch.float32 if device.type == "cpu" else "auto")
         try:
-            config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
-            loaded: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
-                model_dir, config=config, dtype=wanted, attn_implementation="sdpa", local_files_only=True
+            full_config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                model_dir, config=full_config, dtype=wanted, attn_implementation="sdpa", local_files_only=True
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ConfigError(f"--model-path {model_dir}: {first_line(error)}") from error
-        model: torch.nn.Module = loaded.to(device=device).eval().requires_grad_(False)
-        text_config = config.get_text_config()
-        ragged = cls(
-            model,
-            eos_token_ids=_eos_token_ids(Path(model_dir), text_config),
-            max_context_len=int(getattr(text_config, "max_position_embeddings", 1 << 30)),
+        self._model = loaded.to(device=device).eval().requires_grad_(False)
+        self._forward: Callable[..., Any] = self._model.forward
+        self.layers = AdaptedLayers(self._model)
+        weight = next(self._model.parameters())
+        self.device, self.dtype = weight.device, weight.dtype
+        config: Any = full_config.get_text_config()
+        self.vocab_size = int(config.vocab_size)
+        self.eos_token_ids = _eos_token_ids(Path(model_dir), config)
+        self.max_context_len = int(getattr(config, "max_position_embeddings", 1 << 30))
+        num_heads = int(config.num_attention_heads)
+        self.cache_shape = CacheShape(
+            num_layers=int(config.num_hidden_layers),
+            num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
+            head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
+            dtype=self.dtype,
+            device=self.device,
         )
-        ragged._become_ragged()
-        return ragged
+        self._become_ragged()
 
     def compute(
         self,
@@ -143,13 +132,12 @@ class RaggedModel:
         """Change the model to ragged attention, and compare with its own."""
         name = type(self._model).__name__
         ids = torch.tensor([_probe_ids(self.vocab_size)], device=self.device)
-        model: Any = self._model
         kv = KVSlots(self.cache_shape, max_busy=1, num_slots=1, max_length=2 * PROBE_LENGTH, budget_bytes=1 << 40)
         try:
             with torch.inference_mode():
                 expected = self._forward(input_ids=ids, use_cache=False).logits[0, -2:].float()
-            model.set_attn_implementation(RAGGED)
-            take_shortcuts(model)
+            self._model.set_attn_implementation(RAGGED)
+            take_shortcuts(self._model)
             found = self.probe(kv)
         except (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError) as error:
             raise ConfigError(f"the embedded engine cannot run {name}: {first_line(error)}") from error

@@ -74,8 +74,8 @@ class EngineService(EngineCore[Ticket]):
         device = torch.device(compute_device(options.device))
         dtype = None if options.dtype == "auto" else getattr(torch, options.dtype)
         given_version = verify_weights(options.model_path).version
-        self.model = RaggedModel.load(options.model_path, device=device, dtype=dtype)
-        self.decoder = TextDecoder.load(options.model_path)
+        self.model = RaggedModel(options.model_path, device=device, dtype=dtype)
+        self.decoder = TextDecoder(options.model_path)
         num_running = options.max_running_requests + 1  # one more, so that a health check finds room
         kv = KVSlots(
             self.model.cache_shape,

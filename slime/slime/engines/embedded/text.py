@@ -21,16 +21,10 @@ _CONTEXT = 5
 class TextDecoder:
     """The tokenizer of the served model; without one (`tokenizer.json` missing) every text is empty."""
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = tokenizer
-
-    @classmethod
-    def load(cls, model_dir: str | Path) -> TextDecoder:
+    def __init__(self, model_dir: str | Path) -> None:
         path = Path(model_dir) / "tokenizer.json"
-        if not path.is_file():
-            return cls(None)
         try:
-            return cls(Tokenizer.from_file(str(path)))
+            self._tokenizer = Tokenizer.from_file(str(path)) if path.is_file() else None
         except Exception as error:  # tokenizers raises bare Exception
             raise ConfigError(f"{path} is no tokenizer: {error}") from error
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from slime.engines.core import EngineCore, Json
 from slime.engines.dialect.answers import Entry, Output, aborted, answer, ran_out, stopped
@@ -47,23 +48,16 @@ class ScriptedCore(EngineCore[_Running]):
         version: int = 0,
         token_delay_s: float = 0.0,
         first_token_delay_s: float = 0.0,
-        max_running_requests: int = 0,
-        max_queued_requests: int = 256,
-        is_incremental: bool = False,
+        **places: Any,
     ) -> None:
         """
         Args:
             token_delay_s, first_token_delay_s: how long a token takes; the first one takes both.
+            places: what `EngineCore` takes further.
         """
         self.script = script or Script()
-        super().__init__(
-            model_path,
-            version,
-            Limits(self.script.vocabulary.size, self.script.vocabulary.context_len),
-            max_running_requests=max_running_requests,
-            max_queued_requests=max_queued_requests,
-            is_incremental=is_incremental,
-        )
+        vocabulary = self.script.vocabulary
+        super().__init__(model_path, version, Limits(vocabulary.size, vocabulary.context_len), **places)
         self.token_delay_s = token_delay_s
         self.first_token_delay_s = first_token_delay_s
         self.faults = Faults()
