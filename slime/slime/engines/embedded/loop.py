@@ -25,7 +25,6 @@ import torch
 
 from slime.engines.dialect.answers import Json, aborted, ran_out, stopped
 from slime.engines.dialect.requests import PauseMode
-from slime.engines.dialect.versions import version_to_wire
 from slime.engines.embedded.model import PROBE_LENGTH, RaggedModel, first_line
 from slime.engines.embedded.planning import ChunkBudget, StepPlan, plan_step
 from slime.engines.embedded.sampling import sample
@@ -169,7 +168,6 @@ class EngineLoop:
             "num_cached_tokens": self.kv.cached_tokens(),
             "num_slots": len(self.kv.slots),
             "slot_capacity": self.kv.capacity,
-            "weight_version": version_to_wire(self.version),
         }
 
     @torch.inference_mode()

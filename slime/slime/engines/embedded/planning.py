@@ -120,7 +120,7 @@ def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[tupl
         return
     # The last position says nothing about the prompt, but its rows are wanted when nothing is sampled there.
     last = len(sequence.call.input_ids) - (1 if wants_tokens else 0)
-    positions = range(max(start, sequence.score_start), min(end, last))
+    positions = range(max(start, sequence.call.score_start), min(end, last))
     if not wants_tokens and is_complete and not positions:
         positions = range(end - 1, end)
     if positions and (not wants_tokens or not sequence.is_prompt_scored):
@@ -140,15 +140,15 @@ def _grant(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
     if not prompts:
         return []
     oldest, others = prompts[0], sorted(prompts[1:], key=lambda sequence: sequence.remaining)
-    counts = {id(oldest): min(oldest.remaining, max(budget // 2, _MIN_PIECE) if others else budget)}
-    left = budget - counts[id(oldest)]
+    counts = {oldest: min(oldest.remaining, max(budget // 2, _MIN_PIECE) if others else budget)}
+    left = budget - counts[oldest]
     for sequence in others:
         count = min(sequence.remaining, left)
         if count >= min(sequence.remaining, _MIN_PIECE):
-            counts[id(sequence)] = count
+            counts[sequence] = count
             left -= count
-    counts[id(oldest)] += max(0, min(oldest.remaining - counts[id(oldest)], left))
-    return [(sequence, counts[id(sequence)]) for sequence in prompts if id(sequence) in counts]
+    counts[oldest] += max(0, min(oldest.remaining - counts[oldest], left))
+    return [(sequence, counts[sequence]) for sequence in prompts if sequence in counts]
 
 
 def _split_rows(decoding: list[Sequence], call_cost: int) -> tuple[list[Sequence], list[Sequence]]:
@@ -168,8 +168,8 @@ def _split_rows(decoding: list[Sequence], call_cost: int) -> tuple[list[Sequence
         cost = apart_cost + (width * len(by_length[count - 1].tokens) if count else 0)
         if cost < best_cost:
             best, best_cost = count, cost
-    apart = {id(sequence) for sequence in by_length[best:]}
-    return [row for row in rows if id(row) not in apart], [row for row in rows if id(row) in apart]
+    apart = set(by_length[best:])
+    return [row for row in rows if row not in apart], [row for row in rows if row in apart]
 
 
 def _index(sequence: Sequence) -> int:

@@ -22,7 +22,7 @@ class Sequence:
     Attributes:
         adapter: what its tokens pass through beside the base, from its first to its last; None = the base alone.
         is_probe: a health check, which does not wait for its turn.
-        max_new_tokens, score_start: as the request says.
+        max_new_tokens: as the request says; asked at every token.
         tokens: prompt and output ids; the first `computed` of them have their keys and values in the slot.
     """
 
@@ -30,7 +30,6 @@ class Sequence:
     adapter: LiveAdapter | None = None
     is_probe: bool = False
     max_new_tokens: int = field(init=False)
-    score_start: int = field(init=False)
     tokens: list[int] = field(init=False)
     sampling: RowSampling = field(init=False)
     output: Output = field(default_factory=Output)
@@ -38,10 +37,9 @@ class Sequence:
     num_retractions: int = 0
 
     def __post_init__(self) -> None:
-        call = self.call
-        self.max_new_tokens, self.score_start = call.max_new_tokens, call.score_start
-        self.tokens = list(call.input_ids)
-        self.sampling = RowSampling(call.sampling_params, self.output.token_ids)
+        self.max_new_tokens = self.call.max_new_tokens
+        self.tokens = list(self.call.input_ids)
+        self.sampling = RowSampling(self.call.sampling_params, self.output.token_ids)
 
     @property
     def computed(self) -> int:
@@ -60,11 +58,11 @@ class Sequence:
     def reuse_limit(self) -> int:
         """How many leading tokens may come from a cache: the last one, and those to be scored, must be computed."""
         limit = len(self.tokens) - 1
-        return limit if self.is_prompt_scored else min(limit, self.score_start)
+        return limit if self.is_prompt_scored else min(limit, self.call.score_start)
 
     @property
     def is_prompt_scored(self) -> bool:
-        return len(self.output.input_logprobs) >= len(self.call.input_ids) - 1 - self.score_start
+        return len(self.output.input_logprobs) >= len(self.call.input_ids) - 1 - self.call.score_start
 
     def restart(self) -> None:
         """Its keys and values are gone. What was sampled stays; a half-scored prompt is scored anew."""

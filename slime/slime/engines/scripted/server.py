@@ -21,15 +21,15 @@ UNFINISHED = b'{"text": "unfini'
 _STATUS = {Fault.HTTP_500: 500, Fault.HTTP_503: 503}
 
 
-class ScriptedApp:
+class ScriptedApp(EngineApp):
     """The ASGI application of a scripted engine."""
 
     def __init__(self, core: ScriptedCore) -> None:
-        self._application = EngineApp(core, _fault_routes(core.faults))
+        super().__init__(core, _fault_routes(core.faults))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._application(scope, receive, send)
+            await super().__call__(scope, receive, send)
         except InjectedFault as error:
             await _show(error.fault, send, is_begun=error.is_begun)
 
