@@ -16,8 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slime.engines.dialect.versions import version_from_wire
 
-_OPEN = ("/health",)
-
 
 class Door:
     """An ASGI application behind a token.
@@ -30,7 +28,7 @@ class Door:
         self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in _OPEN and not self._is_known(scope):
+        if scope["type"] == "http" and scope["path"] != "/health" and not self._is_known(scope):
             return await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
         await self._application(scope, receive, send)
 

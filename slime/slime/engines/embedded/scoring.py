@@ -20,11 +20,8 @@ def score_prompts(plan: StepPlan, logits: torch.Tensor) -> None:
         row += len(positions)
         top, chosen = _rows(logprobs, sequence.call)
         prompt_ids = sequence.call.input_ids
-        targets = torch.tensor(
-            [prompt_ids[position + 1] for position in positions if position + 1 < len(prompt_ids)],
-            dtype=torch.long,
-            device=logits.device,
-        )
+        followers = prompt_ids[positions.start + 1 : positions.stop + 1]
+        targets = torch.tensor(followers, dtype=torch.long, device=logits.device)
         num_inside, output = len(targets), sequence.output
         output.input_logprobs.extend(logprobs[:num_inside].gather(1, targets[:, None])[:, 0].tolist())
         output.input_top.extend(top[:num_inside])

@@ -17,16 +17,11 @@ from torch.nn.functional import rms_norm
 
 def take_shortcuts(model: nn.Module) -> None:
     """Change a loaded model in place."""
-    verdicts: dict[type[nn.Module], bool] = {}
     for module in list(model.modules()):
         if type(module) is nn.ModuleList:
             module.__class__ = _WholeList
-        elif type(module).__name__.endswith("RMSNorm") and isinstance(getattr(module, "variance_epsilon", None), float):
-            kind = type(module)
-            if kind not in verdicts:
-                verdicts[kind] = _is_plain_rms_norm(module)
-            if verdicts[kind]:
-                module.forward = partial(_fused_norm, module)
+        elif type(module).__name__.endswith("RMSNorm") and _is_plain_rms_norm(module):
+            module.forward = partial(_fused_norm, module)
 
 
 class _WholeList(nn.ModuleList):
@@ -44,9 +39,9 @@ def _fused_norm(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 def _is_plain_rms_norm(norm: Any) -> bool:
     """Whether a norm class of the model's is the textbook's: weight · x / √(mean x² + ε)."""
-    weight: torch.Tensor = norm.weight
-    if weight.dim() != 1:
+    if not isinstance(getattr(norm, "variance_epsilon", None), float) or norm.weight.dim() != 1:
         return False
+    weight: torch.Tensor = norm.weight
     original: Callable[[torch.Tensor], torch.Tensor] = norm.forward
     hidden = torch.linspace(-2.0, 3.0, 4 * weight.shape[0], device=weight.device, dtype=weight.dtype)
     hidden = hidden.view(1, 4, -1)

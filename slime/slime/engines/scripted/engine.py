@@ -11,7 +11,6 @@ from typing import Any
 from slime.engines.client import ConnectionLost, HttpEngine
 from slime.engines.dialect.reading import read_error
 from slime.engines.scripted.core import ScriptedCore
-from slime.engines.scripted.faults import Faults
 from slime.engines.scripted.script import DEFAULT_REPLIES, ReplyFunction, Script
 from slime.engines.scripted.server import ScriptedApp
 
@@ -35,11 +34,8 @@ class ScriptedEngine(HttpEngine):
         """`settings` are those of `ScriptedCore`."""
         super().__init__("scripted:", pause_mode=None)
         self.core = ScriptedCore(Script(replies, model_dir), model_path=str(model_dir or ""), **settings)
+        self.faults = self.core.faults
         self._application = ScriptedApp(self.core)
-
-    @property
-    def faults(self) -> Faults:
-        return self.core.faults
 
     async def close(self) -> None:
         await self.core.stop()
