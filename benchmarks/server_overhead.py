@@ -87,7 +87,7 @@ def upstream_command(port: int, reply: str) -> list[str]:
 
 
 async def serve_upstream(port: int, reply: str) -> None:
-    """An OpenAI-compatible server that says one thing, for LiteLLM to stand in front of."""
+    """An OpenAI-compatible server with one fixed reply, the upstream of LiteLLM."""
     import uvicorn
 
     entries = [

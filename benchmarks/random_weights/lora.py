@@ -44,7 +44,7 @@ def trainer_of(model_dir: Path, lora: LoraConfig) -> TorchTrainer:
 
 
 def batch(version: int) -> Batch:
-    """One reply of eight tokens that somebody liked, or did not."""
+    """One reply of eight tokens with a positive or a negative score."""
     streams = {
         "loss_mask": (0,) * len(PROMPT) + (1,) * 8,
         "rollout_logprobs": (0.0,) * len(PROMPT) + (-6.0,) * 8,
