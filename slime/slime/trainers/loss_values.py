@@ -133,18 +133,18 @@ class LossValues(Mapping[str, Any]):
     def _proximal_logprobs(self) -> Tensor:
         """By the weights at the start of the batch; in its first and only step, those of now."""
         now = self.scored.policy_logprobs.detach()
-        known = self.scored.flat.streams["proximal_logprobs"]
+        known = self.flat.streams["proximal_logprobs"]
         return torch.where(known.isnan(), now, known)
 
     def _untempered_rollout_logprobs(self) -> Tensor:
         """The behaviour's at temperature 1, as a teacher's are; the engine's own numbers where it sampled at 1."""
-        streams = self.scored.flat.streams
+        streams = self.flat.streams
         rollout, temperatures = streams["rollout_logprobs"], streams["temperature"]
         if bool((temperatures == 1).all()):
             return rollout
         at_one = streams["proximal_at_one"]
         if bool(at_one.isnan().any()):  # no step was made since the batch began
-            at_one = self.scored.policy_head.untempered_logprobs(self.scored.flat.targets)
+            at_one = self.scored.policy_head.untempered_logprobs(self.flat.targets)
         return untempered(rollout, self._proximal_logprobs(), at_one, temperatures)
 
     def _tempered_teacher_logprobs(self) -> Tensor:
@@ -152,15 +152,12 @@ class LossValues(Mapping[str, Any]):
 
         Where no teacher spoke they are the policy's, with gradient, so that whatever is made of the difference is 0.
         """
-        streams = self.scored.flat.streams
+        streams = self.flat.streams
         moved = streams["rollout_logprobs"] - self._untempered_rollout_logprobs()
         return self._teacher_logprobs(streams["teacher_logprobs"] + moved)
 
-    def _constant_teacher_logprobs(self) -> Tensor:
-        return self._teacher_logprobs(self.flat.streams["teacher_logprobs"]).detach()
-
     def _teacher_logprobs(self, measured: Tensor) -> Tensor:
-        return torch.where(self.scored.flat.streams["has_teacher"], measured, self.scored.policy_logprobs)
+        return torch.where(self.flat.streams["has_teacher"], measured, self.scored.policy_logprobs)
 
     def _sample_index(self) -> Tensor:
         counts = torch.tensor(self.flat.counts, device=self.flat.targets.device)
@@ -174,7 +171,7 @@ class LossValues(Mapping[str, Any]):
 
     def _reference_logprobs(self) -> Tensor:
         known = self.scored.reference_logprobs
-        return self.scored.flat.streams["rollout_logprobs"] if known is None else known
+        return self.flat.streams["rollout_logprobs"] if known is None else known
 
     def _full_kl(self) -> Tensor:
         """The exact KL to the reference, [N]; zeros where there is no reference model."""
@@ -188,7 +185,7 @@ OF_BATCH: dict[str, Callable[[LossValues], Any]] = {
     "policy_logprobs": lambda values: values.scored.policy_logprobs,
     "proximal_logprobs": LossValues._proximal_logprobs,
     "untempered_rollout_logprobs": LossValues._untempered_rollout_logprobs,
-    "teacher_logprobs": LossValues._constant_teacher_logprobs,
+    "teacher_logprobs": lambda values: values._teacher_logprobs(values.flat.streams["teacher_logprobs"]).detach(),
     "tempered_teacher_logprobs": LossValues._tempered_teacher_logprobs,
     "advantage_mask": lambda values: values.flat.streams["has_teacher"].float(),
     "reference_logprobs": LossValues._reference_logprobs,

@@ -72,9 +72,7 @@ class Ranks:
         said = [sorted(metrics)]
         dist.broadcast_object_list(said, src=0, device=torch.device(self._device()))
         (names,) = said
-        values = torch.tensor([metrics.get(name, 0.0) for name in names], dtype=torch.float64)
-        values = values.to(self._device())
-        dist.all_reduce(values)
+        values = self.sum_tensor(torch.tensor([metrics.get(name, 0.0) for name in names], dtype=torch.float64))
         return dict(zip(names, values.tolist(), strict=True))
 
     def sum_tensor(self, values: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ class Critic:
                 backbone.checkpoint_activations()
         self._backbone = backbone
         self._value_clip = loss.value_clip
-        self.head = torch.nn.Linear(policy.hidden_size, 1, device=policy.device, dtype=torch.float32)
+        hidden_size = policy.model.get_output_embeddings().weight.shape[1]
+        self.head = torch.nn.Linear(hidden_size, 1, device=policy.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         parameters: dict[str, Tensor] = {f"head.{name}": p for name, p in self.head.named_parameters()}

@@ -86,10 +86,6 @@ class Policy:
     def vocab_size(self) -> int:
         return int(self.model.get_output_embeddings().weight.shape[0])
 
-    @property
-    def hidden_size(self) -> int:
-        return int(self.model.get_output_embeddings().weight.shape[1])
-
     def checkpoint_activations(self) -> None:
         """Recompute activations on the way back instead of keeping them."""
         self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -148,26 +144,15 @@ class Policy:
             return Policy(self._model_dir, self.device, self.compute_dtype, is_trained=False).forward
         return self.lora.off()(self.forward)  # a context manager decorates, too
 
-    def write(self, weights_dir: Path, version: int) -> Manifest:
-        """What is trained as a directory of its own, as exactly as it is trained: all weights, or the adapter.
-
-        Raises:
-            WeightsError: they are not fit to be served. Nothing has been written then.
-        """
-        return self._write(weights_dir, version, "given")
-
     def publish(self, weights_dir: Path, version: int, *, is_merged: bool = False) -> Manifest:
-        """The same for engines, in the type that they serve.
+        """As `write`, for engines, in the type that they serve.
 
         Args:
             is_merged: the whole model that base and adapter are together, in place of the adapter.
-
-        Raises:
-            WeightsError: they are not fit to be served. Nothing has been written then.
         """
         if is_merged and self.lora is not None:
             return write_merged(self._model_dir, self.lora.adapter(), weights_dir, version=version)
-        return self._write(weights_dir, version, self._served_as)
+        return self.write(weights_dir, version, self._served_as)
 
     @property
     def serves_what_it_trains(self) -> bool:
@@ -184,7 +169,15 @@ class Policy:
         stored = stored_dtypes(self._model_dir) - {torch.float32}
         return next(iter(stored)) if len(stored) == 1 else torch.float32
 
-    def _write(self, weights_dir: Path, version: int, dtype: torch.dtype | Literal["template", "given"]) -> Manifest:
+    def write(
+        self, weights_dir: Path, version: int, dtype: torch.dtype | Literal["template", "given"] = "given"
+    ) -> Manifest:
+        """What is trained as a directory of its own: all weights, or the adapter; as exactly as it is trained, unless
+        in another type.
+
+        Raises:
+            WeightsError: they are not fit to be served. Nothing has been written then.
+        """
         if self.lora is None:
             tensors: dict[str, Tensor] = revert_weight_conversion(self.model, self._exact_state())
             return write_weights(tensors, weights_dir, version=version, template_dir=self._model_dir, dtype=dtype)
