@@ -72,11 +72,15 @@ class Connection(sqlite3.Connection):
         self.forget()
         # Damaged text must reach the checksum, which knows whose it is, instead of failing in the driver.
         self.text_factory = lambda text: text.decode("utf-8", "replace")
-        self.execute("PRAGMA synchronous = FULL")
-        self.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        self.execute(f"PRAGMA journal_size_limit = {2 * WAL_PAGES * 4096}")
-        if not writes:
-            self.execute("PRAGMA query_only = ON")
+        try:
+            self.execute("PRAGMA synchronous = FULL")
+            self.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+            self.execute(f"PRAGMA journal_size_limit = {2 * WAL_PAGES * 4096}")
+            if not writes:
+                self.execute("PRAGMA query_only = ON")
+        except sqlite3.Error:
+            self.close()  # here and now: left to the error's last holder, the file would be closed in its thread
+            raise
 
     def forget(self) -> None:
         """Start to remember anew: where something was rolled back, it may be of rows that do not exist."""
