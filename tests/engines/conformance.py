@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from rig import MAX_QUEUED, MAX_RUNNING, PROMPT, Rig, generate_fields
+from rig import MAX_QUEUED, MAX_RUNNING, PROMPT, VOCAB_SIZE, Rig, generate_fields
 from slime.engines.client import HttpEngine
 from slime.engines.dialect.reading import StreamReader, join_deltas, parse_completion, read_error, read_object
 from slime.errors import EngineRejected, EngineUnavailable
@@ -199,6 +199,12 @@ async def test_score(rig: Rig, engine: HttpEngine):
     asked = [*PROMPT[: 10 + position], scores.top_ids[position][0]]
     assert scores.top_logprobs[position][0] == pytest.approx(rig.oracle(asked, 0, 1.0)[-1], abs=rig.tolerance)
     assert scores.version == 0
+
+
+async def test_the_last_id_of_the_vocabulary_is_scored_as_any_other(rig: Rig, engine: HttpEngine):
+    ids = [*PROMPT, VOCAB_SIZE - 1, *PROMPT[:2], VOCAB_SIZE - 1]
+    scores = await engine.score(ids, 3)
+    assert list(scores.logprobs) == pytest.approx(rig.oracle(ids, 0, 1.0)[2:], abs=rig.tolerance)
 
 
 # ── streams ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -162,6 +162,18 @@ def test_scores_must_be_of_the_tokens_asked_about():
         parse_scores(payload, [5, 6, 8], 2, 0)
 
 
+def test_scores_are_read_although_the_last_id_of_the_vocabulary_is_called_0():
+    def answered(*entries: list[float]) -> dict[str, Any]:
+        return {"meta_info": {"weight_version": "0", "input_token_logprobs": [[None, 5, None], *entries]}}
+
+    read = parse_scores(answered([-0.5, 0], [-0.7, 6], [-0.9, 0]), [5, 99, 6, 99], 1, 0)
+    assert read.logprobs == (-0.5, -0.7, -0.9)
+    with pytest.raises(EngineError, match="token 0 stands where token 98"):
+        parse_scores(answered([-0.5, 0], [-0.7, 0]), [5, 98, 99], 1, 0)
+    with pytest.raises(EngineError, match="token 7 stands where token 6"):
+        parse_scores(answered([-0.5, 0], [-0.7, 7]), [5, 99, 6], 1, 0)
+
+
 @pytest.mark.parametrize(
     ("status", "body", "kind", "message"),
     [

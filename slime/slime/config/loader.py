@@ -392,10 +392,6 @@ def _yaml_scalar(value: Any) -> str:
 
 
 def _words(value: Any) -> str:
-    return (
-        ("yes" if value else "no")
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,6 +11,7 @@ claimed of SGLang is asserted of the real one by tests/engines/conformance.py. C
 - Log-prob entries are `[logprob, token_id, null]`. Those of sampled tokens are of softmax(logits / temperature), before
   top-p, top-k and min-p cut it; those of prompt tokens ignore the temperature.
 - `input_token_logprobs` starts at `logprob_start_len`, and its first entry is `[null, id, null]`: nothing is before it.
+- Among the log-probs of a prompt SGLang calls the last id of the vocabulary 0; the log-prob is that id's own.
 - Events of a stream are cumulative, or hold only what is new when the engine runs with
   `--incremental-streaming-output`; `completion_tokens` always counts all, so a reader can tell them apart.
 - `weight_versions`, the spans that say which weights made which token, stand in the last answer only.

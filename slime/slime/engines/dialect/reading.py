@@ -168,11 +168,14 @@ def overlap(text: str, stop: str) -> int:
     return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
 
 
-def _logprobs_of(ids: tuple[int, ...], entries: Sequence[Sequence[Any]]) -> tuple[float, ...]:
+def _logprobs_of(
+    ids: tuple[int, ...], entries: Sequence[Sequence[Any]], *, last_id: int | None = None
+) -> tuple[float, ...]:
+    """Args: last_id: of the vocabulary, where entries may call it 0."""
     if len(entries) != len(ids):
         raise EngineError(f"{len(ids)} token ids but {len(entries)} log-probs")
     for token_id, entry in zip(ids, entries, strict=True):
-        if entry[1] != token_id:
+        if entry[1] != token_id and (entry[1], token_id) != (0, last_id):
             raise EngineError(f"the log-prob of token {entry[1]} stands where token {token_id} was sampled")
         if not (isinstance(entry[0], float | int) and -math.inf < entry[0] <= 1e-4):
             raise EngineError(f"the log-prob of token {token_id} is {entry[0]}")
@@ -198,8 +201,10 @@ def parse_scores(payload: Json, token_ids: Sequence[int], start: int, top_k: int
     try:
         meta = payload["meta_info"]
         rows = meta["input_top_logprobs"][1:] if top_k else []
+        ids, entries = tuple(token_ids[start:]), meta["input_token_logprobs"][1:]
+        called_0 = {token_id for token_id, entry in zip(ids, entries, strict=False) if entry[1] == 0 != token_id}
         return TokenScores(
-            logprobs=_logprobs_of(tuple(token_ids[start:]), meta["input_token_logprobs"][1:]),
+            logprobs=_logprobs_of(ids, entries, last_id=called_0.pop() if len(called_0) == 1 else None),
             version=version_from_wire(meta["weight_version"]),
             top_ids=tuple(tuple(entry[1] for entry in row) for row in rows),
             top_logprobs=tuple(tuple(entry[0] for entry in row) for row in rows),
