@@ -61,7 +61,7 @@ def build(cell: Cell) -> dict[str, Any]:
         if cell.core == "taken":
             command = ["taskset", "-c", str(core), *command]
         before, start = _cpu_of_children(), time.monotonic()
-        subprocess.run(command, check=True, env=environment, capture_output=True, timeout=3600)
+        subprocess.run(command, check=True, env=environment, capture_output=True, timeout=4 * 3600)
         wall, cpu = time.monotonic() - start, _cpu_of_children() - before
         digest = hashlib.blake2b((model_dir / "model.safetensors").read_bytes(), digest_size=8).hexdigest()
         measured = subprocess.run(

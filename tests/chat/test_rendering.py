@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +254,26 @@ def test_a_prompt_with_more_tokens_than_fit_is_refused_and_not_remembered(chat: 
     assert chat.render(after, prior=turn, max_tokens=len(whole)) == whole
     with pytest.raises(PromptTooLong):
         chat.render(after, prior=turn, max_tokens=len(whole) - 1)
+
+
+def test_a_long_text_of_lines_has_the_ids_it_has_in_one_piece(chat: ChatFormat) -> None:
+    rng = random.Random(0)
+    lines = ["".join(rng.choices("ab c,.  ", k=rng.randrange(120))) + "\n" * rng.randrange(1, 4) for _ in range(6_000)]
+    text = "".join(lines)
+    assert len(text) > 4 * 65_536
+    assert list(chat.encode(text)) == chat._backend.encode(text, add_special_tokens=False).ids
+    line = "w " * 200_000
+    assert chat.decode(chat.encode(line)) == line
+
+
+def test_a_text_that_cannot_fit_is_not_tokenised_to_its_end(chat: ChatFormat) -> None:
+    text = "<" * 600_000
+    began = time.process_time()
+    with pytest.raises(PromptTooLong):
+        chat.encode(text, max_tokens=1_000)
+    refused_s, began = time.process_time() - began, time.process_time()
+    chat.encode(text)
+    assert refused_s < (time.process_time() - began) / 3
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty"])

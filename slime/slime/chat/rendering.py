@@ -20,7 +20,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,6 +40,8 @@ _MARK = "\ufdd0"
 _MAX_REMEMBERED_CHARS = 32_000_000
 _MAX_SEGMENT_CHARS = 16_000_000
 _SLICE = 1 << 14  # characters that are searched without a pause
+_PIECE = 1 << 16  # characters that are tokenised at once
+_LINES = re.compile(r".*\n(?=\S)", re.S)
 _INLINE_THOUGHT = re.compile(rf"\s*{THINK_OPEN}(.*?){THINK_CLOSE}\s*", re.S)
 
 
@@ -229,12 +231,15 @@ class ChatFormat:
         return ids
 
     def _tokenise(self, text: str, room: float = math.inf) -> list[int]:
-        # The batch call, unlike the single one, can leave out the offsets, which cost a quarter of the time. It lets
-        # other threads run; making a list of its ids does not, so what is too long is refused before that.
-        encoding = self._backend.encode_batch_fast([text], add_special_tokens=False)[0]
-        if len(encoding) > room:
-            raise PromptTooLong
-        ids: list[int] = encoding.ids
+        """The ids of a text; PromptTooLong as soon as there are more than `room`, so that a text which cannot fit costs
+        what fits, however long it is."""
+        ids: list[int] = []
+        for piece in _pieces(text) if self._segments_stand_alone else [text]:
+            # The batch call, unlike the single one, can leave out the offsets, which cost a quarter of the time.
+            encoding = self._backend.encode_batch_fast([piece], add_special_tokens=False)[0]
+            if len(ids) + len(encoding) > room:
+                raise PromptTooLong
+            ids += encoding.ids
         return ids
 
     def _cuts_at_controls(self) -> bool:
@@ -337,6 +342,18 @@ class ChatFormat:
         """Whether any text in the tool definitions needs to be neutralised; a quick look, for the usual no."""
         text = json.dumps(tools, ensure_ascii=False) if tools else ""
         return _MARK in text or self._control.search(text) is not None
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A text in pieces, cut where a line begins: byte-level tokenizers put no token across it. A line that is longer
+    than a piece is cut anyway: its ids are still ids of this text."""
+    start = 0
+    while len(text) - start > _PIECE:
+        lines = _LINES.match(text, start, start + _PIECE)
+        end = lines.end() if lines is not None else start + _PIECE
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def _flatten(content: Any) -> str:
