@@ -30,7 +30,7 @@ import jinja2
 
 from slime.chat import nesting
 from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
-from slime.chat.tokenizer_files import ChatTokenizer, compile_template, read_tokenizer
+from slime.chat.tokenizer_files import BYTE_OF_CHAR, ChatTokenizer, compile_template, read_tokenizer
 from slime.errors import ConfigError, PromptTooLong, RenderError
 from slime.messages import parts_of
 from slime.sized_cache import SizedCache
@@ -265,9 +265,9 @@ class ChatFormat:
         token = self._backend.id_to_token(token_id)
         if token is None:
             return "", ()
-        if token in self._control_ids or not all(char in _BYTE_OF for char in token):
+        if token in self._control_ids or not all(char in BYTE_OF_CHAR for char in token):
             return token, tuple(token.encode())
-        raw = bytes(_BYTE_OF[char] for char in token)
+        raw = bytes(BYTE_OF_CHAR[char] for char in token)
         return raw.decode(errors="replace"), tuple(raw)
 
     # ---- what people wrote
@@ -393,13 +393,3 @@ def _calls_by_value(message: Message) -> list[tuple[str, Any]]:
                 arguments = nesting.loads(arguments)
         calls.append((call["function"]["name"], arguments))
     return calls
-
-
-def _byte_of_char() -> dict[str, int]:
-    """Byte-level vocabularies write each byte as one printable character; this is the way back."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_of_char()
