@@ -45,6 +45,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"modalities": 1.0}, "modalities"),
     ({"temperature": "hot"}, "temperature"),
     ({"temperature": -1}, "temperature"),
     ({"temperature": True}, "temperature"),

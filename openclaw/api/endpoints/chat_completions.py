@@ -131,7 +131,10 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
         raise RequestError("top_logprobs is not supported; use logprobs for the sampled tokens", "top_logprobs")
     if body.get("logit_bias"):
         raise RequestError("logit_bias is not supported", "logit_bias")
-    if body.get("audio") or "audio" in (body.get("modalities") or ()):
+    modalities = body.get("modalities") or []
+    if not isinstance(modalities, list):
+        raise RequestError("modalities must be a list", "modalities")
+    if body.get("audio") or "audio" in modalities:
         raise RequestError("audio is not supported: this model generates text only", "modalities")
 
 
