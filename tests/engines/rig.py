@@ -18,7 +18,7 @@ from slime.engines.scripted.script import declared_logprob
 from slime.weights.adapters import merge_adapter
 from transformers import Qwen3ForCausalLM
 
-MAX_RUNNING, MAX_QUEUED = 4, 2
+MAX_RUNNING, MAX_QUEUED = 4, 4  # SGLang queues all that arrive in one step, however many places are free
 VOCAB_SIZE = 263
 PROMPT = tuple(range(60, 90))
 ADAPTER_VERSIONS = (6, 7, 8, 9)
@@ -28,7 +28,7 @@ Oracle = Callable[[Sequence[int], int, float], list[float]]
 
 @dataclass(frozen=True)
 class Rig:
-    """One running engine with room for four requests and two more in its queue.
+    """One running engine with room for four requests and four more in its queue.
 
     Attributes:
         first_dir, next_dir: the weights it was started with (version 0), and others of the same shape.
