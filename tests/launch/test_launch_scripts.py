@@ -36,7 +36,7 @@ VARIANTS = [f"{size}{lora}" for size in ("tiny", "qwen3_4b", "qwen3_7b", "qwen3_
 
 def ask(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a script from another folder, in an environment that says nothing but what is given."""
-    said = {name for leaf in leaves().values() for name in leaf.env} | {alias.name for alias in ALIASES.values()}
+    said = {name for leaf in leaves().values() for name in leaf.env} | {name for _, name in ALIASES}
     environ = {name: value for name, value in os.environ.items() if name not in said and not name.endswith("_ARGS")}
     environ |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | variables
     command = ["bash", str(ROOT / script), *arguments]

@@ -13,7 +13,6 @@ Nothing is taken and then ignored.
 from __future__ import annotations
 
 import filecmp
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +33,15 @@ METHODS = {"binary": "openclaw_rl", "opd": "openclaw_opd", "combine": "openclaw_
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """One published spelling.
+    """A published meaning, in all its spellings.
 
     Attributes:
-        where: whether it is a flag, an environment variable or a YAML key.
-        name: the spelling itself: `--clip-range`, `BATCH_SIZE`, `training.batch_size`.
+        names: flags (`--clip-range`), environment variables (`BATCH_SIZE`) and YAML keys (`training.batch_size`).
         section: the section it speaks of; a program that has no such section does not look at it.
         means: for the documentation.
     """
 
-    where: Literal["flag", "env", "yaml"]
-    name: str
+    names: tuple[str, ...]
     section: str
     means: str
     rule: Rule
@@ -199,111 +196,85 @@ def _is_count(value: Any) -> bool:
 
 
 # fmt: off
-# ── The table: one spelling a line ─────────────────────────────────────────────────────────────────────────────────
+# ── The tables: one meaning a line, in all its spellings ────────────────────────────────────────────────────────────
 
-_CLIP = becomes("loss.eps_clip", "loss.eps_clip_high")
-_TRACKS = needless("is for agent tracks (terminal, gui, swe, toolcall), which are not built yet: nothing here reads it")
-_ENVIRONMENTS = remark("not used: agent tracks (terminal, gui, swe, toolcall) are not built yet; this run learns from conversations")
-_RAY_PLACES = remark("not used: Ray places the ranks; see --ray-address, --train-gpus and --rollout-gpus")
-_TINKER = remark("not used: remote trainers are not built yet, this run trains on its own machines")
-_MEGATRON = refused("this hook is Megatron's; the trainers here are torch's: leave it out")
-_ALWAYS_ASYNC = always("serving, judging and training are always asynchronous", "true", "async", "1", "yes")
-_BY_SESSION = always("turns are always kept by session", "true", "1", "yes")
-_BY_MAJORITY = always("votes are always decided by majority", "majority")
-_CLASSIFIED = remark("built in: a request that continues its conversation is main line, a client's titles, summaries and other housekeeping are side")
-
-_flag, _env, _yaml = (functools.partial(Alias, where) for where in ("flag", "env", "yaml"))
+_SAME: Mapping[str, tuple[str, ...]] = {
+    "model.model_path": ("--hf-checkpoint", "CKPT_PATH", "model.checkpoint_path"),
+    "model.served_model_name": ("model.name",),
+    "engine.engine_gpus": ("--gpu-ids",),
+    "engine.max_running_requests": ("--sglang-server-concurrency",),
+    "server.rl_buffer_dir": ("--rollout-dir",),
+    "server.default_max_tokens": ("--rollout-max-response-len",),
+    "judge.prm_model_path": ("--rm-checkpoint",),
+    "judge.num_judge_workers": ("--num-rollout-workers", "rollout.num_workers"),
+    "judge.majority_vote_n": ("--num-judges", "evaluation.num_judges", "rollout_config.reward_computation.num_samples"),
+    "judge.majority_vote_threshold": ("--consensus-threshold", "evaluation.consensus_threshold"),
+    "rollout.num_rollouts_per_prompt": ("--n-samples-per-prompt",),
+    "rollout.num_rollout": ("training.max_steps",),
+    "loss.value_clip": ("training.value_clip_ratio",),
+    "loss.lambd": ("training.gae_lambda",),
+    "loss.w_rl": ("training.binary_weight",),
+    "loss.w_opd": ("training.opd_weight",),
+    "trainer.lr": ("training.learning_rate",),
+    "trainer.lr_warmup_steps": ("training.warmup_steps",),
+    "checkpoint.save_dir": ("--save", "--checkpoint-dir"),
+    "checkpoint.resume_from_checkpoint": ("--load",),
+    "cluster.train_gpus": ("--gpus",),
+}
+"""A setting of ours → its other names."""
 
 _TABLE: list[Alias] = [
-    # flags of the published launch scripts
-    _flag("--num-rollout-workers", "judge", "`--num-judge-workers`", becomes("judge.num_judge_workers")),
-    _flag("--rm-checkpoint", "judge", "`--prm-model-path`", becomes("judge.prm_model_path")),
-    _flag("--reward-aggregation", "judge", "`majority`, always", _BY_MAJORITY),
-    _flag("--lr-warmup-samples", "trainer", "`--lr-warmup-steps`, divided by the batch", samples_to_updates),
-    _flag("--ppo-clip-ratio", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-    _flag("--clip-range", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-    _flag("--num-judges", "judge", "`--majority-vote-n`", becomes("judge.majority_vote_n")),
-    _flag("--consensus-threshold", "judge", "`--majority-vote-threshold`", becomes("judge.majority_vote_threshold")),
-    _flag("--method", "plugin", "the loss and the rollout of `binary`, `opd` or `combine`", method),
-    _flag("--rollout-dir", "server", "`--rl-buffer-dir`", becomes("server.rl_buffer_dir")),
-    _flag("--checkpoint-dir", "checkpoint", "`--save-dir`", becomes("checkpoint.save_dir")),
-    _flag("--gpu-ids", "engine", "`--engine-gpus`", becomes("engine.engine_gpus")),
-    _flag("--gpus", "cluster", "`--train-gpus`", becomes("cluster.train_gpus")),
-    _flag("--num-epochs", "trainer", "1, always", always("every sample is trained once", "1")),
-    _flag("--async-collection", "rollout", "always", _ALWAYS_ASYNC),
-    _flag("--max-turns", "rollout", "no effect: agent tracks", _TRACKS),
-    _flag("--parallel-envs", "rollout", "no effect: agent tracks", _TRACKS),
-    # slime's own
-    _flag("--hf-checkpoint", "model", "`--model-path`", becomes("model.model_path")),
-    _flag("--n-samples-per-prompt", "rollout", "`--num-rollouts-per-prompt`", becomes("rollout.num_rollouts_per_prompt")),
-    _flag("--save", "checkpoint", "`--save-dir`", becomes("checkpoint.save_dir")),
-    _flag("--load", "checkpoint", "`--resume-from-checkpoint`", becomes("checkpoint.resume_from_checkpoint")),
-    _flag("--rollout-max-response-len", "server", "`--default-max-tokens`", becomes("server.default_max_tokens")),
-    _flag("--loss-type", "loss", "`policy_loss` or `custom_loss`", always("the path of a custom loss says it", "policy_loss", "custom_loss")),
-    _flag("--use-kl-loss", "loss", "always", always("on while --kl-loss-coef is above 0", "true")),
-    _flag("--use-tis", "loss", "`--behaviour-correction decoupled`", switches("loss.behaviour_correction", "decoupled")),
-    _flag("--use-rollout-logprobs", "loss", "`--behaviour-correction tis`", switches("loss.behaviour_correction", "tis")),
-    _flag("--disable-grpo-std-normalization", "loss", "`--no-grpo-std-normalization`", switches("loss.grpo_std_normalization", "false")),
-    _flag("--disable-rewards-normalization", "loss", "`--no-rewards-normalization`", switches("loss.rewards_normalization", "false")),
-    _flag("--sglang-server-concurrency", "engine", "`--max-running-requests`", becomes("engine.max_running_requests")),
-    _flag("--partial-rollout", "prompts", "always", always("generation goes on while weights are swapped", "true")),
-    _flag("--rm-type", "plugin", "refused: `--custom-rm-path`", refused("name a function: --custom-rm-path FILE.py")),
-    _flag("--custom-model-provider-path", "plugin", "refused: Megatron's", _MEGATRON),
-    _flag("--custom-megatron-init-path", "plugin", "refused: Megatron's", _MEGATRON),
-    _flag("--custom-megatron-before-log-prob-hook-path", "plugin", "refused: Megatron's", _MEGATRON),
-    _flag("--custom-megatron-before-train-step-hook-path", "plugin", "refused: Megatron's", _MEGATRON),
-    _flag("--custom-update-weight-post-write-path", "plugin", "refused: Megatron's", _MEGATRON),
-    # variables
-    _env("CKPT_PATH", "model", "`MODEL_PATH`", becomes("model.model_path")),
-    _env("TOKENIZER_PATH", "model", "the model directory's own", same_as("CKPT_PATH", "MODEL_PATH", "BASE_MODEL_PATH")),
-    _env("BATCH_SIZE", "rollout", "`--rollout-batch-size`, times `GRAD_ACCUM_STEPS`", times("GRAD_ACCUM_STEPS")),
-    _env("GRAD_ACCUM_STEPS", "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
-    _env("PPO_CLIP_RATIO", "loss", "`--eps-clip` and `--eps-clip-high`", _CLIP),
-    _env("VALUE_CLIP", "loss", "`--value-clip`; `true`: its default", value_clip),
-    *(_env(name, "rollout", "no effect: agent tracks", _ENVIRONMENTS) for name in ("ENV_TYPE", "MAX_STEPS", "PARALLEL_ENVS", "SCREENSHOT_BACKEND", "TOOLS_CONFIG", "SWE_BENCH_PATH", "TASK_TYPE")),
-    *(_env(name, "cluster", "not used: Ray places the ranks", _RAY_PLACES) for name in ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "GPUS_PER_NODE")),
-    *(_env(name, "cluster", "not used: no remote trainers", _TINKER) for name in ("TINKER_API_KEY", "TINKER_ENDPOINT", "TINKER_PROJECT_ID", "FIREWORKS_API_KEY")),
-    # the published YAML file
-    _yaml("model.name", "model", "`model.served_model_name`", becomes("model.served_model_name")),
-    _yaml("model.checkpoint_path", "model", "`model.model_path`", becomes("model.model_path")),
-    _yaml("model.tokenizer_path", "model", "the model directory's own", same_as("model.checkpoint_path", "model.model_path")),
-    _yaml("training.method", "plugin", "the loss and the rollout of `binary`, `opd` or `combine`", method),
-    _yaml("training.batch_size", "rollout", "`rollout.rollout_batch_size`, times the accumulation steps", times("training.gradient_accumulation_steps")),
-    _yaml("training.gradient_accumulation_steps", "rollout", "multiplies `training.batch_size`", factor_of("training.batch_size")),
-    _yaml("training.learning_rate", "trainer", "`trainer.lr`", becomes("trainer.lr")),
-    _yaml("training.warmup_steps", "trainer", "`trainer.lr_warmup_steps`", becomes("trainer.lr_warmup_steps")),
-    _yaml("training.max_steps", "rollout", "`rollout.num_rollout`", becomes("rollout.num_rollout")),
-    _yaml("training.ppo_clip_ratio", "loss", "`loss.eps_clip` and `loss.eps_clip_high`", _CLIP),
-    _yaml("training.value_clip_ratio", "loss", "`loss.value_clip`", becomes("loss.value_clip")),
-    _yaml("training.gae_lambda", "loss", "`loss.lambd`", becomes("loss.lambd")),
-    _yaml("training.binary_weight", "loss", "`loss.w_rl`", becomes("loss.w_rl")),
-    _yaml("training.opd_weight", "loss", "`loss.w_opd`", becomes("loss.w_opd")),
-    _yaml("training.hint_extraction_model", "judge", "a directory: `judge.judge_model_path`; a name: `judge.judge_model`; with `judge: llm`", judge_model),
-    _yaml("training.teacher_temperature", "teacher", "1, always", always("a teacher is asked for its own distribution, at temperature 1", "1", "1.0")),
-    _yaml("rollout.num_workers", "judge", "`judge.num_judge_workers`", becomes("judge.num_judge_workers")),
-    _yaml("rollout.session_aware", "rollout", "always", _BY_SESSION),
-    _yaml("rollout.max_turns", "rollout", "no effect: agent tracks", _TRACKS),
-    _yaml("rollout.parallel_envs", "rollout", "no effect: agent tracks", _TRACKS),
-    _yaml("evaluation.judge_model", "judge", "a directory: `judge.judge_model_path`; a name: `judge.judge_model`; with `judge: llm`", judge_model),
-    _yaml("evaluation.majority_voting", "judge", "`false`: one vote", voting),
-    _yaml("evaluation.num_judges", "judge", "`judge.majority_vote_n`", becomes("judge.majority_vote_n")),
-    _yaml("evaluation.consensus_threshold", "judge", "`judge.majority_vote_threshold`", becomes("judge.majority_vote_threshold")),
-    _yaml("evaluation.eval_frequency", "prompts", "`prompts.eval_interval`, where there are prompts to evaluate on", evaluation_every),
-    # the published JSON file: JSON is YAML
-    _yaml("rollout_config.collection_mode", "rollout", "`async`, always", _ALWAYS_ASYNC),
-    _yaml("rollout_config.max_concurrent_sessions", "server", "no such limit", remark("no such limit: a session that waits costs no place; --max-concurrent-requests bounds the requests under way")),
-    _yaml("rollout_config.session_timeout", "server", "no such limit", remark("no such limit: a session goes on whenever its next request comes; turns that nobody answers are never trained")),
-    _yaml("rollout_config.trajectory_format", "rollout", "`multi_turn`, always", always("the turns of a session are one trajectory", "multi_turn")),
-    _yaml("rollout_config.message_classification.main_line", "rollout", "built in", _CLASSIFIED),
-    _yaml("rollout_config.message_classification.side", "rollout", "built in", _CLASSIFIED),
-    _yaml("rollout_config.reward_computation.type", "judge", "`next_state_feedback`, always", always("a turn is judged by what its next state says of it", "next_state_feedback")),
-    _yaml("rollout_config.reward_computation.aggregation", "judge", "`majority`, always", _BY_MAJORITY),
-    _yaml("rollout_config.reward_computation.num_samples", "judge", "`judge.majority_vote_n`", becomes("judge.majority_vote_n")),
+    *(Alias(names, path.partition(".")[0], f"`{flag_of(path)}`", becomes(path)) for path, names in _SAME.items()),
+    Alias(("--clip-range", "--ppo-clip-ratio", "PPO_CLIP_RATIO", "training.ppo_clip_ratio"), "loss", "`--eps-clip` and `--eps-clip-high`", becomes("loss.eps_clip", "loss.eps_clip_high")),
+    # what takes a rule
+    Alias(("--method", "training.method"), "plugin", "the loss and the rollout of `binary`, `opd` or `combine`", method),
+    Alias(("TOKENIZER_PATH", "model.tokenizer_path"), "model", "the model directory's own", same_as("CKPT_PATH", "MODEL_PATH", "BASE_MODEL_PATH", "model.checkpoint_path", "model.model_path")),
+    Alias(("BATCH_SIZE",), "rollout", "`--rollout-batch-size`, times `GRAD_ACCUM_STEPS`", times("GRAD_ACCUM_STEPS")),
+    Alias(("GRAD_ACCUM_STEPS",), "rollout", "multiplies `BATCH_SIZE`", factor_of("BATCH_SIZE")),
+    Alias(("training.batch_size",), "rollout", "`--rollout-batch-size`, times the accumulation steps", times("training.gradient_accumulation_steps")),
+    Alias(("training.gradient_accumulation_steps",), "rollout", "multiplies `training.batch_size`", factor_of("training.batch_size")),
+    Alias(("--lr-warmup-samples",), "trainer", "`--lr-warmup-steps`, divided by the batch", samples_to_updates),
+    Alias(("VALUE_CLIP",), "loss", "`--value-clip`; `true`: its default", value_clip),
+    Alias(("--use-tis",), "loss", "`--behaviour-correction decoupled`", switches("loss.behaviour_correction", "decoupled")),
+    Alias(("--use-rollout-logprobs",), "loss", "`--behaviour-correction tis`", switches("loss.behaviour_correction", "tis")),
+    Alias(("--disable-grpo-std-normalization",), "loss", "`--no-grpo-std-normalization`", switches("loss.grpo_std_normalization", "false")),
+    Alias(("--disable-rewards-normalization",), "loss", "`--no-rewards-normalization`", switches("loss.rewards_normalization", "false")),
+    Alias(("evaluation.judge_model", "training.hint_extraction_model"), "judge", "a directory: `--judge-model-path`; a name: `--judge-model`; with `--judge llm`", judge_model),
+    Alias(("evaluation.majority_voting",), "judge", "`false`: one vote", voting),
+    Alias(("evaluation.eval_frequency",), "prompts", "`--eval-interval`, where there are prompts to evaluate on", evaluation_every),
+    # what is so in any case
+    Alias(("--reward-aggregation", "rollout_config.reward_computation.aggregation"), "judge", "`majority`, always", always("votes are always decided by majority", "majority")),
+    Alias(("rollout_config.reward_computation.type",), "judge", "`next_state_feedback`, always", always("a turn is judged by what its next state says of it", "next_state_feedback")),
+    Alias(("training.teacher_temperature",), "teacher", "1, always", always("a teacher is asked for its own distribution, at temperature 1", "1", "1.0")),
+    Alias(("--num-epochs",), "trainer", "1, always", always("every sample is trained once", "1")),
+    Alias(("--loss-type",), "loss", "`policy_loss` or `custom_loss`", always("the path of a custom loss says it", "policy_loss", "custom_loss")),
+    Alias(("--use-kl-loss",), "loss", "always", always("on while --kl-loss-coef is above 0", "true")),
+    Alias(("--partial-rollout",), "prompts", "always", always("generation goes on while weights are swapped", "true")),
+    Alias(("--async-collection", "rollout_config.collection_mode"), "rollout", "always", always("serving, judging and training are always asynchronous", "true", "async", "1", "yes")),
+    Alias(("rollout.session_aware",), "rollout", "always", always("turns are always kept by session", "true", "1", "yes")),
+    Alias(("rollout_config.trajectory_format",), "rollout", "`multi_turn`, always", always("the turns of a session are one trajectory", "multi_turn")),
+    Alias(("rollout_config.message_classification.main_line", "rollout_config.message_classification.side"), "rollout", "built in", remark("built in: a request that continues its conversation is main line, a client's titles, summaries and other housekeeping are side")),
+    # what is not here
+    Alias(("--rm-type",), "plugin", "refused: `--custom-rm-path`", refused("name a function: --custom-rm-path FILE.py")),
+    Alias(("--custom-model-provider-path", "--custom-megatron-init-path", "--custom-megatron-before-log-prob-hook-path", "--custom-megatron-before-train-step-hook-path", "--custom-update-weight-post-write-path"), "plugin", "refused: Megatron's", refused("this hook is Megatron's; the trainers here are torch's: leave it out")),
+    Alias(("rollout_config.max_concurrent_sessions",), "server", "no such limit", remark("no such limit: a session that waits costs no place; --max-concurrent-requests bounds the requests under way")),
+    Alias(("rollout_config.session_timeout",), "server", "no such limit", remark("no such limit: a session goes on whenever its next request comes; turns that nobody answers are never trained")),
+    Alias(("--max-turns", "--parallel-envs", "rollout.max_turns", "rollout.parallel_envs"), "rollout", "no effect: agent tracks", needless("is for agent tracks (terminal, gui, swe, toolcall), which are not built yet: nothing here reads it")),
+    Alias(("ENV_TYPE", "MAX_STEPS", "PARALLEL_ENVS", "SCREENSHOT_BACKEND", "TOOLS_CONFIG", "SWE_BENCH_PATH", "TASK_TYPE"), "rollout", "no effect: agent tracks", remark("not used: agent tracks (terminal, gui, swe, toolcall) are not built yet; this run learns from conversations")),
+    Alias(("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "GPUS_PER_NODE"), "cluster", "not used: Ray places the ranks", remark("not used: Ray places the ranks; see --ray-address, --train-gpus and --rollout-gpus")),
+    Alias(("TINKER_API_KEY", "TINKER_ENDPOINT", "TINKER_PROJECT_ID", "FIREWORKS_API_KEY"), "cluster", "not used: no remote trainers", remark("not used: remote trainers are not built yet, this run trains on its own machines")),
 ]
 # fmt: on
 
 
-ALIASES: dict[tuple[str, str], Alias] = {(alias.where, alias.name): alias for alias in _TABLE}
+def _where(name: str) -> Literal["flag", "env", "yaml"]:
+    if name.startswith("--"):
+        return "flag"
+    return "yaml" if "." in name else "env"
+
+
+ALIASES: dict[tuple[str, str], Alias] = {(_where(name), name): alias for alias in _TABLE for name in alias.names}
+"""By the kind of spelling (`flag`, `env`, `yaml`) and the spelling itself."""
 
 READ_BY_LIBRARIES: dict[str, str] = {
     "WANDB_API_KEY": "read by wandb itself, and only with --use-wandb",

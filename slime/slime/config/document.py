@@ -75,7 +75,7 @@ def document() -> str:
         " it was taken as, or why it is refused. The one table of them is `slime/slime/config/aliases.py`.\n"
     )
     for where, title in (("flag", "Flags"), ("env", "Variables"), ("yaml", "YAML keys")):
-        rows = [(f"`{alias.name}`", alias.means) for alias in ALIASES.values() if alias.where == where]
+        rows = [(f"`{name}`", alias.means) for (kind, name), alias in ALIASES.items() if kind == where]
         parts.append(f"### {title}\n\n" + _table(("published", "here"), rows))
     rows = [(f"`{name}`", meaning) for name, meaning in READ_BY_LIBRARIES.items()]
     parts.append("### Variables of others\n\n" + _table(("variable", "read by"), rows))

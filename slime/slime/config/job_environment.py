@@ -24,7 +24,7 @@ _RAYS_OWN = ("RAY_ADDRESS",)  # Ray tells a job which cluster it is in
 def job_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """The runtime environment, and the names of the secrets that stay behind."""
     names = {name: leaf.is_secret for leaf in leaves().values() for name in leaf.env}
-    names |= {alias.name: "API_KEY" in alias.name for alias in ALIASES.values() if alias.where == "env"}
+    names |= {name: "API_KEY" in name for where, name in ALIASES if where == "env"}
     given = {name: is_secret for name, is_secret in names.items() if environ.get(name) and name not in _RAYS_OWN}
     forwarded = [name for name, is_secret in given.items() if not is_secret]
     forwarded += [name for name in _ALSO if environ.get(name)]

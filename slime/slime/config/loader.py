@@ -233,9 +233,9 @@ def _parse(argv: Sequence[str], prog: str, sections: Collection[str]) -> dict[st
         "--print-config", dest="--print-config", action="store_true", help="show every value and its origin, and exit"
     )
     _add_sections(parser, sections)
-    for alias in ALIASES.values():
-        if alias.where == "flag" and alias.section in sections:
-            parser.add_argument(alias.name, dest=alias.name, nargs="?", const="true", help=argparse.SUPPRESS)
+    for (where, name), alias in ALIASES.items():
+        if where == "flag" and alias.section in sections:
+            parser.add_argument(name, dest=name, nargs="?", const="true", help=argparse.SUPPRESS)
     known, extras = parser.parse_known_args(list(argv))
     if extras:
         raise ConfigError(_unknown_flag(extras[0], prog, sections))
@@ -286,7 +286,7 @@ def _unknown_flag(word: str, prog: str, sections: Collection[str]) -> str:
     if elsewhere:
         return f"{flag} sets {elsewhere.path}, and {prog} has only {', '.join(sections)}"
     own = [leaf.flag for leaf in leaves().values() if leaf.section in sections]
-    published = [a.name for a in ALIASES.values() if a.where == "flag" and a.section in sections]
+    published = [name for (where, name), alias in ALIASES.items() if where == "flag" and alias.section in sections]
     return f"unknown flag {flag}{nearest(flag, ['--config', '--print-config', *own, *published]) or '; see --help'}"
 
 
@@ -367,7 +367,7 @@ def _said(
 def _unknown_key(key: str) -> str:
     section, _, name = key.rpartition(".")
     everywhere = {leaf.name: leaf.section for leaf in leaves().values()}
-    aliases = [alias.name for alias in ALIASES.values() if alias.where == "yaml"]
+    aliases = [name for where, name in ALIASES if where == "yaml"]
     sections = {*section_help(), *(name.partition(".")[0] for name in aliases)}
     if section not in sections:
         return f"unknown section {section or name}{nearest(section or name, sections)}"
