@@ -45,18 +45,14 @@ _DERIVED = {
 class BatchMaker:
     """Finishes batches.
 
-    Args:
-        temperature: that replies are sampled at.
-
     Attributes:
         rollout_id: the number of the next one.
         left_out: samples that were made and will never be trained, by reason.
     """
 
-    def __init__(self, hooks: PromptHooks, source: DataSource, temperature: float) -> None:
+    def __init__(self, hooks: PromptHooks, source: DataSource) -> None:
         self.rollout_id = 0
         self.left_out: Counter[str] = Counter()
-        self._temperature = temperature
         self._source = source
         self._hooks = hooks
         self._figures: list[dict[str, float]] = []
@@ -82,9 +78,10 @@ class BatchMaker:
         await self._log(groups, seconds, metrics or {})
         await self._convert(flatten(groups))
         finished: list[SampleGroup] = []
+        temperature = self._hooks.config.prompts.rollout_temperature
         for number, (group, version) in enumerate(ordered):
             group_id = f"rollout{self.rollout_id}-{number}"
-            if made := to_group(group, group_id=group_id, temperature=self._temperature, version=version):
+            if made := to_group(group, group_id=group_id, temperature=temperature, version=version):
                 finished.append(made)
                 self._indices[group_id] = _indices(group)
             else:

@@ -9,15 +9,13 @@ import asyncio
 import copy
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from slime.chat import ChatFormat
 from slime.compat.prompts.groups import GroupMaker
-from slime.compat.prompts.hooks import PromptHooks
 from slime.compat.prompts.source import DataSource, read_prompts
 from slime.compat.sample import Group, RolloutFnEvalOutput, Sample, flatten
-from slime.config import Config, PromptConfig
+from slime.config import Config
 from slime.errors import ConfigError, PluginError
 
 PromptSets = Mapping[str, Sequence[Sample]]
@@ -38,53 +36,39 @@ def load_eval_prompts(config: Config) -> PromptSets:
     return sets
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Evaluates every so many updates.
+async def evaluate(maker: GroupMaker, source: DataSource, sets: PromptSets, step: int) -> dict[str, float]:
+    """`eval/…` figures if an evaluation is due after update `step`.
 
-    Attributes:
+    Args:
         sets: prompts by name; ignored by `--eval-function-path`, which has its own.
     """
+    hooks, interval = maker.hooks, maker.config.prompts.eval_interval
+    if not interval or step % interval:
+        return {}
+    extra: Mapping[str, Any] = {}
+    if own := hooks.get("eval_function_path"):
+        data = await hooks.sample(own, rollout_id=step, data_source=source, evaluation=True)
+        if isinstance(data, RolloutFnEvalOutput):
+            extra, data = data.metrics or {}, data.data
+        if not isinstance(data, Mapping) or not all(isinstance(v, Mapping) for v in data.values()):
+            raise PluginError(f"{own.place} gave {type(data).__name__}; an evaluation is a mapping of sets")
+    else:
+        data = {name: await _replies(maker, prompts, step) for name, prompts in sets.items()}
+    is_logged = await hooks.call(
+        "custom_eval_rollout_log_function_path", rollout_id=step, data=dict(data), extra_metrics=dict(extra)
+    )
+    return {} if is_logged else _figures(data) | {str(name): float(value) for name, value in extra.items()}
 
-    config: PromptConfig
-    sets: PromptSets
-    source: DataSource
-    hooks: PromptHooks
-    maker: GroupMaker
 
-    async def run(self, step: int) -> dict[str, float]:
-        """`eval/…` figures if an evaluation is due after update `step`."""
-        if not self.config.eval_interval or step % self.config.eval_interval:
-            return {}
-        data, extra = await self._evaluated(step)
-        is_logged = await self.hooks.call(
-            "custom_eval_rollout_log_function_path", rollout_id=step, data=data, extra_metrics=dict(extra)
-        )
-        return {} if is_logged else _figures(data) | {str(name): float(value) for name, value in extra.items()}
-
-    async def _evaluated(self, step: int) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """Replies and rewards by set, and figures of `--eval-function-path`."""
-        own = self.hooks.get("eval_function_path")
-        if own is None:
-            return {name: await self._replies(prompts, step) for name, prompts in self.sets.items()}, {}
-        result = await self.hooks.sample(own, rollout_id=step, data_source=self.source, evaluation=True)
-        extra: Mapping[str, Any] = {}
-        if isinstance(result, RolloutFnEvalOutput):
-            extra, result = result.metrics or {}, result.data
-        if not isinstance(result, Mapping) or not all(isinstance(v, Mapping) for v in result.values()):
-            raise PluginError(f"{own.place} gave {type(result).__name__}; an evaluation is a mapping of sets")
-        return dict(result), extra
-
-    async def _replies(self, prompts: Sequence[Sample], step: int) -> dict[str, Any]:
-        number = self.config.n_samples_per_eval_prompt
-        groups: list[Group] = [[copy.deepcopy(prompt) for _ in range(number)] for prompt in prompts]
-        made = await asyncio.gather(*(self.maker.make(group, step, evaluation=True) for group in groups))
-        samples = flatten(made)
-        return {
-            "rewards": [sample.get_reward_value(self.hooks.args) for sample in samples],
-            "truncated": [sample.status is Sample.Status.TRUNCATED for sample in samples],
-            "samples": samples,
-        }
+async def _replies(maker: GroupMaker, prompts: Sequence[Sample], step: int) -> dict[str, Any]:
+    number = maker.config.prompts.n_samples_per_eval_prompt
+    groups: list[Group] = [[copy.deepcopy(prompt) for _ in range(number)] for prompt in prompts]
+    samples = flatten(await asyncio.gather(*(maker.make(group, step, evaluation=True) for group in groups)))
+    return {
+        "rewards": [sample.get_reward_value(maker.hooks.args) for sample in samples],
+        "truncated": [sample.status is Sample.Status.TRUNCATED for sample in samples],
+        "samples": samples,
+    }
 
 
 def _figures(data: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

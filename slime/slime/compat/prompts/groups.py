@@ -22,7 +22,6 @@ from slime.chat import ChatFormat
 from slime.compat.prompts.hooks import PromptHooks, sampling_params
 from slime.compat.prompts.rewards import GroupComparer, SampleJudge
 from slime.compat.sample import Group, Sample, flatten
-from slime.config import Config
 from slime.engines.dialect.versions import version_to_wire
 from slime.errors import EngineRejected, EngineUnavailable, PluginError
 from slime.plugins.calling import NamedCall
@@ -45,13 +44,13 @@ class GroupMaker:
         engines: asked in turn.
     """
 
-    config: Config
     hooks: PromptHooks
     judge: SampleJudge | GroupComparer | None
     engines: Sequence[Engine]
     chat: ChatFormat
 
     def __post_init__(self) -> None:
+        self.config = self.hooks.config
         self._next_engine = itertools.cycle(self.engines)
         self._free = asyncio.Semaphore(self.config.engine.max_running_requests * len(self.engines))
         self._num_failed = 0

@@ -39,6 +39,7 @@ class PromptHooks:
         engine_urls: the engines that hooks may ask: `args` name the next one in each call.
 
     Attributes:
+        config: of the run.
         settings: what hooks are offered as `config`.
     """
 
@@ -49,9 +50,9 @@ class PromptHooks:
         engine_urls: Sequence[str] = (),
         stop_token_ids: tuple[int, ...] = (),
     ) -> None:
+        self.config = config
         self.settings = plugin_settings(config)
         self._loaded = loaded
-        self._timeout_s = config.plugin.hook_timeout_s
         self._args = itertools.cycle(
             [slime_arguments(config, engine_url=url, stop_token_ids=stop_token_ids) for url in engine_urls or [""]]
         )
@@ -85,7 +86,7 @@ class PromptHooks:
         return made
 
     async def _call(self, hook: NamedCall, args: SimpleNamespace, values: Mapping[str, Any]) -> Any:
-        return await hook.in_time({"args": args, "config": self.settings, **values}, self._timeout_s)
+        return await hook.in_time({"args": args, "config": self.settings, **values}, self.config.plugin.hook_timeout_s)
 
 
 def groups_per_batch(config: Config) -> int:

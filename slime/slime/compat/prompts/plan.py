@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slime.chat import ChatFormat
-from slime.compat.prompts.evaluation import Evaluation, PromptSets, load_eval_prompts
+from slime.compat.prompts.evaluation import PromptSets, load_eval_prompts
 from slime.compat.prompts.groups import GroupMaker
 from slime.compat.prompts.hooks import LoadedHooks, PromptHooks, load_prompt_hooks
 from slime.compat.prompts.rewards import GroupComparer, SampleJudge
@@ -82,9 +82,7 @@ class RolloutPlan:
             judge = SampleJudge(self.reward, hooks, timeout_s=timeout_s, reward_key=key)
         elif ctx.model is not None and config.judge.judge_siblings:
             judge = GroupComparer(RelativeJudge(ctx.model, config.judge), config.judge.num_judge_workers)
-        maker = GroupMaker(config, hooks, judge, ctx.engines, chat)
-        evaluation = Evaluation(config.prompts, self.eval_sets, self.source, hooks, maker)
-        return PromptRun(config, self.source, hooks, maker, ctx.progress, evaluation)
+        return PromptRun(self.source, GroupMaker(hooks, judge, ctx.engines, chat), ctx.progress, self.eval_sets)
 
 
 @dataclass(frozen=True)

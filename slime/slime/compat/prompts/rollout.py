@@ -26,12 +26,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from slime.compat.prompts.batches import BatchMaker
-from slime.compat.prompts.evaluation import Evaluation
+from slime.compat.prompts.evaluation import PromptSets, evaluate
 from slime.compat.prompts.groups import GroupMaker
-from slime.compat.prompts.hooks import PromptHooks, groups_per_batch
+from slime.compat.prompts.hooks import groups_per_batch
 from slime.compat.prompts.source import DataSource, tell
 from slime.compat.sample import DynamicFilterOutput, Group, RolloutFnTrainOutput, Sample, flatten
-from slime.config import Config
 from slime.errors import PluginError, RunStalled
 from slime.plugins.calling import NamedCall
 from slime.progress import Progress
@@ -47,16 +46,14 @@ _POLL_S = 0.05
 class PromptRun:
     """What a run over prompts has: its data source, what makes groups of it, and how far the run is."""
 
-    config: Config
     source: DataSource
-    hooks: PromptHooks
     maker: GroupMaker
     progress: Progress
-    evaluation: Evaluation
+    eval_sets: PromptSets
 
     def __post_init__(self) -> None:
-        config = self.config
-        self.batches = BatchMaker(self.hooks, self.source, config.prompts.rollout_temperature)
+        self.hooks, config = self.maker.hooks, self.maker.config
+        self.batches = BatchMaker(self.hooks, self.source)
         self._batch_size = config.rollout.rollout_batch_size
         self._group_size = config.rollout.num_rollouts_per_prompt
         self._groups_per_batch = groups_per_batch(config)
@@ -70,7 +67,7 @@ class PromptRun:
 
     async def updated(self, step: int) -> Mapping[str, float]:
         """Update `step` was made: figures of the batches since the last one, and of an evaluation if one is due."""
-        return {**self.batches.metrics(), **await self.evaluation.run(step)}
+        return {**self.batches.metrics(), **await evaluate(self.maker, self.source, self.eval_sets, step)}
 
     async def saved(self, step: int, group_ids: tuple[str, ...]) -> None:
         """The checkpoint of `step` is written, and it is the first to hold these groups: the data source's turn."""
