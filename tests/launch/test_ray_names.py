@@ -9,11 +9,11 @@ import sys
 import pytest
 from ray._private.parameter import RayParams
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
-from slime.cluster.session import JOB_CONFIG_VARIABLE
+from slime.config.output_paths import JOB_ENV
 
 
 def test_ray_has_the_names_that_its_public_interface_lacks() -> None:
-    assert JOB_CONFIG_VARIABLE == RAY_JOB_CONFIG_JSON_ENV_VAR
+    assert JOB_ENV == RAY_JOB_CONFIG_JSON_ENV_VAR
     assert "dashboard_agent_listen_port" in inspect.signature(RayParams.__init__).parameters
 
 

@@ -19,12 +19,11 @@ import ray
 from ray._private import ray_constants
 
 from slime.config import ClusterConfig
+from slime.config.output_paths import JOB_ENV
 from slime.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-JOB_CONFIG_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Where Ray tells a submitted job how it was submitted, as JSON."""
 _LOOPBACK = "127.0.0.1"
 _LOGICAL_CPUS = 16
 """Actors ask for none, so that a small machine can hold all of them; this only has to be enough for Ray's own."""
@@ -60,7 +59,7 @@ def worker_environment(cluster: ClusterConfig, environ: Mapping[str, str]) -> di
     """Ray's runtime environment of the actors: without GPUs they share the cores with engines, and as many threads as
     cores in each would have them wait for each other. A job that says how many has said it; Ray takes it only once.
     """
-    if cluster.train_gpus or '"OMP_NUM_THREADS"' in environ.get(JOB_CONFIG_VARIABLE, ""):
+    if cluster.train_gpus or '"OMP_NUM_THREADS"' in environ.get(JOB_ENV, ""):
         return {}
     return {"env_vars": {"OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1")}}
 

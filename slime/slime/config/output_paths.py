@@ -20,7 +20,7 @@ from slime.config.sections import OutputConfig
 from slime.errors import ConfigError
 
 JOB_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Set by Ray in every process of a job."""
+"""Set by Ray in every process of a job: how it was submitted, as JSON."""
 _PACKAGE = "_ray_pkg_"
 """How the folder begins that Ray unpacks a package into."""
 _REMEDY = 'add --base-dir "$PWD" to the command, or set OPENCLAW_RL_BASE_DIR, to say which directory that is'

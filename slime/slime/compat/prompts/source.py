@@ -25,6 +25,7 @@ from slime.compat.sample import Group, Sample, flatten
 from slime.config import Config, PromptConfig
 from slime.errors import ConfigError, PluginError, nearest
 from slime.plugins.calling import user_code
+from slime.private_files import write_private
 
 BufferFilter = Callable[[list[Group], int], list[Group]]
 """(groups that were returned, how many are wanted) → those to give out, which it takes from the list."""
@@ -109,12 +110,8 @@ class PromptSource:
 
     def save(self, rollout_id: int) -> None:
         """Write the state that belongs to the checkpoint of update `rollout_id`."""
-        self.state_dir.mkdir(parents=True, exist_ok=True)
         state = {"drawn": self._num_drawn, "groups": self._num_groups, "out": [*self._rows.values(), *self._again]}
-        file = self._state_file(rollout_id)
-        partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(state), encoding="utf-8")
-        partial.replace(file)
+        write_private(self._state_file(rollout_id), json.dumps(state))
 
     def load(self, rollout_id: int) -> None:
         """Go on as if the updates after `rollout_id` had not been made; from the beginning where there is no state."""
