@@ -122,7 +122,7 @@ def _check_plugins(config: Config) -> RolloutPlan:
     if config.rollout.data_path:
         check_conversations(Path(config.rollout.data_path))
     loss_fn = load_loss(config.plugin.custom_loss_function_path)  # the ranks load both again, in their own processes
-    check_loss(config, loss_fn.facts)
+    check_loss(config, loss_fn.call.place, loss_fn.asks_for)
     load_policy_loss_hooks(config.plugin)
     check_trainer(config)
     refuse_float16(config.model.dtype, config.model.model_path, on_gpu=bool(config.cluster.train_gpus))

@@ -80,7 +80,8 @@ def load(tmp_path: Path, source: str, *, correction: Any = "decoupled", loss_fn:
     name = "custom_tis_function_path" if "custom_tis" in source else "custom_pg_loss_reducer_function_path"
     loss_fn = loss_fn or load_loss("openclaw_combine.custom_loss")
     plugin = PluginConfig(**{name: str(file)})
-    check_policy_loss_hooks(plugin, LossConfig(behaviour_correction=correction), loss_fn.facts)
+    loss = LossConfig(behaviour_correction=correction)
+    check_policy_loss_hooks(plugin, loss, loss_fn.call.place, loss_fn.asks_for)
     return load_policy_loss_hooks(plugin)
 
 

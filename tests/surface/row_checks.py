@@ -28,7 +28,7 @@ from slime.config.checks.startup import check_startup
 from slime.config.loader import Resolution, resolve
 from slime.errors import ConfigError, PluginError
 from slime.monitor import Monitor, read_metrics
-from slime.plugins.hooks import load_rollout
+from slime.plugins.hooks import PROMPT_HOOKS, load_rollout
 from slime.plugins.losses import load_loss
 from slime.plugins.rewards import load_reward
 from slime.plugins.settings import plugin_settings
@@ -228,7 +228,7 @@ def _load_reward(row: Row, expected: Sequence[str], place: Place) -> None:
 
 def _try_live(row: Row, expected: Sequence[str], place: Place) -> None:
     """A hook that is read, and that a run on conversations answers."""
-    live = RolloutFacts(RolloutKind.CONVERSATIONS, "custom_rollout.py", False, False, 1)
+    live = RolloutFacts(RolloutKind.CONVERSATIONS, "custom_rollout.py", False, 1, PROMPT_HOOKS)
     with pytest.raises(ConfigError) as caught:
         check_rollout(resolve(shlex.split(row.literal), {}).config, live)
     _assert_one_line(str(caught.value), [shlex.split(row.literal)[0], *expected])

@@ -45,6 +45,10 @@ class Hook:
         return f"--{self.setting.replace('_', '-')}"
 
 
+def _by_setting(*hooks: Hook) -> dict[str, Hook]:
+    return {hook.setting: hook for hook in hooks}
+
+
 _SET = same("args", "config")
 _SAMPLES = _SET | dict.fromkeys(("samples", "group", "data", "groups", "all_samples", "all_groups"), "samples")
 _CALL = _SET | same("rollout_id", "data_source", "evaluation") | {"data_buffer": "data_source"}
@@ -58,49 +62,42 @@ ROLLOUT = Hook(
     ("async generator",),
 )
 SLIME_ROLLOUT = Hook(ROLLOUT.setting, ROLLOUT.default_names, _CALL)
-PROMPT_HOOKS: Mapping[str, Hook] = {
-    hook.setting: hook
-    for hook in (
-        Hook(
-            "custom_generate_function_path",
-            ("generate", "custom_generate"),
-            _SET | same("sample", "sampling_params", "evaluation"),
-        ),
-        Hook(
-            "rollout_sample_hook_path",
-            ("sample_hook", "rollout_sample_hook"),
-            _SET | same("sample", "rollout_id", "evaluation"),
-        ),
-        Hook("dynamic_sampling_filter_path", ("dynamic_filter", "dynamic_sampling_filter"), _SAMPLES),
-        Hook("rollout_sample_filter_path", ("sample_filter", "rollout_sample_filter"), _SAMPLES),
-        Hook(
-            "rollout_all_samples_process_path",
-            ("process_all_samples", "all_samples_process"),
-            _SAMPLES | same("data_source"),
-        ),
-        Hook(
-            "buffer_filter_path",
-            ("buffer_filter", "pop_first"),
-            _SET | same("rollout_id", "buffer", "num_samples"),
-            _PLAIN,
-        ),
-        Hook("data_source_path", ("DataSource", "get_data_source"), _SET, _PLAIN),
-        Hook("custom_reward_post_process_path", ("post_process_rewards", "reward_post_process"), _SAMPLES),
-        Hook(
-            "custom_convert_samples_to_train_data_path",
-            ("convert_samples", "convert_samples_to_train_data"),
-            _SAMPLES,
-        ),
-        Hook(
-            "custom_rollout_log_function_path",
-            ("log_rollout", "rollout_log"),
-            _SAMPLES | _FIGURES | same("rollout_time") | {"rollout_extra_metrics": "extra_metrics"},
-        ),
-        Hook("eval_function_path", ("generate_rollout", "evaluate"), _CALL),
-        Hook("custom_eval_rollout_log_function_path", ("log_eval", "eval_rollout_log"), _SET | _FIGURES | same("data")),
-    )
-}
-"""By setting; which rollouts call them, `config.checks.contradictions.CALLED_BY` says."""
+SAMPLING_HOOKS = _by_setting(
+    Hook(
+        "custom_generate_function_path",
+        ("generate", "custom_generate"),
+        _SET | same("sample", "sampling_params", "evaluation"),
+    ),
+    Hook(
+        "rollout_sample_hook_path",
+        ("sample_hook", "rollout_sample_hook"),
+        _SET | same("sample", "rollout_id", "evaluation"),
+    ),
+    Hook("dynamic_sampling_filter_path", ("dynamic_filter", "dynamic_sampling_filter"), _SAMPLES),
+    Hook("rollout_sample_filter_path", ("sample_filter", "rollout_sample_filter"), _SAMPLES),
+    Hook(
+        "rollout_all_samples_process_path",
+        ("process_all_samples", "all_samples_process"),
+        _SAMPLES | same("data_source"),
+    ),
+)
+"""By setting, those that our own loop over prompts alone calls."""
+PROMPT_HOOKS = SAMPLING_HOOKS | _by_setting(
+    Hook(
+        "buffer_filter_path", ("buffer_filter", "pop_first"), _SET | same("rollout_id", "buffer", "num_samples"), _PLAIN
+    ),
+    Hook("data_source_path", ("DataSource", "get_data_source"), _SET, _PLAIN),
+    Hook("custom_reward_post_process_path", ("post_process_rewards", "reward_post_process"), _SAMPLES),
+    Hook("custom_convert_samples_to_train_data_path", ("convert_samples", "convert_samples_to_train_data"), _SAMPLES),
+    Hook(
+        "custom_rollout_log_function_path",
+        ("log_rollout", "rollout_log"),
+        _SAMPLES | _FIGURES | same("rollout_time") | {"rollout_extra_metrics": "extra_metrics"},
+    ),
+    Hook("eval_function_path", ("generate_rollout", "evaluate"), _CALL),
+    Hook("custom_eval_rollout_log_function_path", ("log_eval", "eval_rollout_log"), _SET | _FIGURES | same("data")),
+)
+"""By setting, all that a rollout over prompts calls."""
 ADVANTAGE = Hook(
     "custom_advantage_function_path", ("compute_advantages", "custom_advantage"), _SET | same("rollout_data")
 )

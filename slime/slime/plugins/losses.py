@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from slime.algorithms.returns import advantages_of_tokens, compute_gae
-from slime.config.checks.contradictions import LossFacts
 from slime.errors import PluginError
 from slime.fields import fields
 from slime.plugins.calling import NamedCall
@@ -68,11 +67,6 @@ class LossHook:
             return module is None or "compute_gae" in inspect.getsource(module)
         except OSError:
             return True
-
-    @property
-    def facts(self) -> LossFacts:
-        """What settings are checked against."""
-        return LossFacts(self.call.place, self.asks_for)
 
     @property
     def divides_by_its_mask(self) -> bool:

@@ -10,7 +10,7 @@ a plain or async function                                                      B
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +23,11 @@ from slime.compat.prompts.rollout import PromptRun
 from slime.compat.prompts.source import DataSource, NoPrompts, load_data_source
 from slime.compat.rollout_data import BatchHooks
 from slime.config import Config, PluginConfig
+from slime.config.checks.conditions import PROMPTS
 from slime.config.checks.contradictions import RolloutFacts, RolloutKind, check_rollout
 from slime.judging.llm.relative import MAX_REPLIES, RelativeJudge
 from slime.plugins.calling import NamedCall
-from slime.plugins.hooks import load_rollout
+from slime.plugins.hooks import PROMPT_HOOKS, SAMPLING_HOOKS, load_rollout
 from slime.plugins.rewards import RewardHook, load_reward
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Rollout
@@ -35,6 +36,12 @@ from slime.rollout.context import RolloutContext, StreamRollout, offered
 PROMPTS_PATH = "slime.rollout.prompts"
 GIVES_GROUPS = "gives_groups"
 """Attribute by which a rollout of conversations declares that its groups hold several replies to one request."""
+_UNCALLED: Mapping[RolloutKind, Collection[str]] = {
+    RolloutKind.CONVERSATIONS: PROMPT_HOOKS,
+    RolloutKind.PROMPTS: (),
+    RolloutKind.BATCHES: SAMPLING_HOOKS,
+}
+"""The hooks that a kind of rollout does not call."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ def plan_rollout(config: Config) -> RolloutPlan:
         ConfigError: a path, a file or a signature is wrong, or settings do not fit it.
     """
     plugin, prompts = config.plugin, config.prompts
-    has_source = bool(prompts.prompt_data or plugin.data_source_path)
+    has_source = PROMPTS.holds(config)
     path = plugin.rollout_function_path
     if has_source and path == PluginConfig.rollout_function_path:
         path = PROMPTS_PATH
@@ -117,7 +124,7 @@ def plan_rollout(config: Config) -> RolloutPlan:
     if is_stream:
         kind = RolloutKind.PROMPTS if "prompts" in call.asks_for else RolloutKind.CONVERSATIONS
     gives_groups = bool(getattr(call.function, GIVES_GROUPS, False))
-    check_rollout(config, RolloutFacts(kind, path, has_source, gives_groups, MAX_REPLIES))
+    check_rollout(config, RolloutFacts(kind, path, gives_groups, MAX_REPLIES, _UNCALLED[kind]))
     BatchHooks(plugin, plugin_settings(config))  # the learner loads them again
     is_live = kind is RolloutKind.CONVERSATIONS
     reward = None

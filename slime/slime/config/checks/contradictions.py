@@ -2,7 +2,7 @@
 
     Config ─ check_settings ─▶ │ no code is loaded: a fraction of a second
     Config, RolloutFacts ─ check_rollout ─▶ │ the rollout function is loaded
-    Config, LossFacts ─ check_loss ─▶ │ the loss is loaded
+    Config, what a loss asks for ─ check_loss ─▶ │ the loss is loaded
 
 Each raises a `ConfigError` of one line that names the flags and the way out. `slime.preflight` calls them, for
 `slime/train.py` and for the launch scripts alike. Missing files, packages and GPUs are `startup`'s to report; a setting
@@ -12,9 +12,10 @@ without an effect is a note of `remarks`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
+from slime.config.checks.conditions import PROMPTS
 from slime.config.sections import Config, LoraConfig, LossConfig, PluginConfig, flag_of
 from slime.errors import ConfigError
 
@@ -33,48 +34,18 @@ class RolloutFacts:
 
     Attributes:
         path: as it was written.
-        has_source: whether there are prompts: `--prompt-data` or `--data-source-path`.
         gives_groups: whether a rollout of conversations declares that its groups hold several replies to one request.
         max_compared: replies that a judge compares at most.
+        uncalled: settings of the hooks that it does not call.
     """
 
     kind: RolloutKind
     path: str
-    has_source: bool
     gives_groups: bool
     max_compared: int
+    uncalled: Iterable[str]
 
 
-@dataclass(frozen=True)
-class LossFacts:
-    """What is known of a loss once it is loaded.
-
-    Attributes:
-        name: as messages call it, e.g. `custom_loss.py:compute_loss`.
-        asks_for: the names that it reads.
-    """
-
-    name: str
-    asks_for: Set[str]
-
-
-_EVERY_LOOP = frozenset({RolloutKind.PROMPTS, RolloutKind.BATCHES})
-_OURS = frozenset({RolloutKind.PROMPTS})
-CALLED_BY: Mapping[str, frozenset[RolloutKind]] = {
-    "custom_generate_function_path": _OURS,
-    "rollout_sample_hook_path": _OURS,
-    "dynamic_sampling_filter_path": _OURS,
-    "rollout_sample_filter_path": _OURS,
-    "rollout_all_samples_process_path": _OURS,
-    "buffer_filter_path": _EVERY_LOOP,
-    "data_source_path": _EVERY_LOOP,
-    "custom_reward_post_process_path": _EVERY_LOOP,
-    "custom_convert_samples_to_train_data_path": _EVERY_LOOP,
-    "custom_rollout_log_function_path": _EVERY_LOOP,
-    "eval_function_path": _EVERY_LOOP,
-    "custom_eval_rollout_log_function_path": _EVERY_LOOP,
-}
-"""A hook's setting → the rollouts that call it."""
 _OF_PROMPTS = ("group_rm", "reward_key", "eval_prompt_data", "eval_interval", "over_sampling_batch_size")
 _CHARGED = frozenset(("advantages", "returns", "batch", "reference_kl"))
 """What a loss reads the KL in the reward from."""
@@ -183,13 +154,13 @@ def check_rollout(config: Config, rollout: RolloutFacts) -> None:
 def _check_hooks_are_called(config: Config, rollout: RolloutFacts) -> None:
     is_live = rollout.kind is RolloutKind.CONVERSATIONS
     remedy = "it needs --prompt-data or --data-source-path" if is_live else "call it there, or leave it out"
-    for name, kinds in CALLED_BY.items():
-        if (path := getattr(config.plugin, name)) and rollout.kind not in kinds:
+    for name in rollout.uncalled:
+        if path := getattr(config.plugin, name):
             raise ConfigError(f"{flag_of(name)} {path}: {rollout.kind.value} does not call it; {remedy}")
 
 
 def _check_conversations(config: Config, rollout: RolloutFacts) -> None:
-    if rollout.has_source:
+    if PROMPTS.holds(config):
         raise ConfigError(
             f"--prompt-data: --rollout-function-path {rollout.path} asks for no `prompts`; leave one of them out"
         )
@@ -222,7 +193,7 @@ def _check_prompts(config: Config, rollout: RolloutFacts) -> None:
 
 def _check_sampled_groups(config: Config, rollout: RolloutFacts) -> None:
     """Groups that our rollout over prompts samples itself: from a source, with a reward, of a size to be compared."""
-    if not rollout.has_source:
+    if not PROMPTS.holds(config):
         raise ConfigError(
             f"--rollout-function-path {rollout.path} needs prompts: give --prompt-data or --data-source-path"
         )
@@ -262,24 +233,29 @@ def _check_comparing(config: Config, rollout: RolloutFacts) -> None:
 # ---- once the loss is loaded
 
 
-def check_loss(config: Config, loss_fn: LossFacts) -> None:
-    """Raise a ConfigError where the loss would never use a setting, or needs one that is not given."""
+def check_loss(config: Config, name: str, asks_for: Set[str]) -> None:
+    """Raise a ConfigError where the loss would never use a setting, or needs one that is not given.
+
+    Args:
+        name: as messages call it, e.g. `custom_loss.py:compute_loss`.
+        asks_for: the names that it reads.
+    """
     loss, plugin = config.loss, config.plugin
-    check_kl_is_read(loss, loss_fn)
-    check_policy_loss_hooks(plugin, loss, loss_fn)
-    if "teacher_topk_ids" in loss_fn.asks_for and not config.teacher.teacher_top_k:
+    check_kl_is_read(loss, name, asks_for)
+    check_policy_loss_hooks(plugin, loss, name, asks_for)
+    if "teacher_topk_ids" in asks_for and not config.teacher.teacher_top_k:
         raise ConfigError(
             f"--custom-loss-function-path {plugin.custom_loss_function_path} compares k ids a token: "
             "give --teacher-top-k, e.g. 50"
         )
 
 
-def check_policy_loss_hooks(plugin: PluginConfig, loss: LossConfig, loss_fn: LossFacts) -> None:
+def check_policy_loss_hooks(plugin: PluginConfig, loss: LossConfig, name: str, asks_for: Set[str]) -> None:
     """Raise a ConfigError where a hook in the policy loss would not be called, or there are no weights to replace."""
-    for name in ("custom_tis_function_path", "custom_pg_loss_reducer_function_path"):
-        if (path := getattr(plugin, name)) and "policy_objective" not in loss_fn.asks_for:
+    for hook in ("custom_tis_function_path", "custom_pg_loss_reducer_function_path"):
+        if (path := getattr(plugin, hook)) and "policy_objective" not in asks_for:
             raise ConfigError(
-                f"{flag_of(name)} {path}: {loss_fn.name} would never call it; one that asks for policy_objective does"
+                f"{flag_of(hook)} {path}: {name} would never call it; one that asks for policy_objective does"
             )
     if plugin.custom_tis_function_path and loss.behaviour_correction != "decoupled":
         raise ConfigError(
@@ -288,16 +264,15 @@ def check_policy_loss_hooks(plugin: PluginConfig, loss: LossConfig, loss_fn: Los
         )
 
 
-def check_kl_is_read(loss: LossConfig, loss_fn: LossFacts) -> None:
+def check_kl_is_read(loss: LossConfig, name: str, asks_for: Set[str]) -> None:
     """Raise a ConfigError where `--kl-coef` changes advantages that the loss does not read."""
     if not loss.kl_coef:
         return
-    if not loss_fn.asks_for & _CHARGED:
+    if not asks_for & _CHARGED:
         raise ConfigError(
-            f"--kl-coef {loss.kl_coef:g} takes the KL from the advantages, and {loss_fn.name} reads none: "
-            "use --kl-loss-coef"
+            f"--kl-coef {loss.kl_coef:g} takes the KL from the advantages, and {name} reads none: use --kl-loss-coef"
         )
-    if not loss.w_rl and "config" in loss_fn.asks_for:
+    if not loss.w_rl and "config" in asks_for:
         raise ConfigError(
             f"--kl-coef {loss.kl_coef:g} takes the KL from the reward's advantages, and --w-rl 0 leaves those "
             "out: use --kl-loss-coef"

@@ -100,7 +100,7 @@ class TorchTrainer:
         hooks: PolicyLossHooks = PolicyLossHooks(),
     ) -> None:
         check_loss_settings(loss)
-        check_kl_is_read(loss, loss_fn.facts)
+        check_kl_is_read(loss, loss_fn.call.place, loss_fn.asks_for)
         torch.manual_seed(trainer.seed)
         self.step = 0
         self.version: int | None = 0
