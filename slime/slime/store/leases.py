@@ -32,6 +32,25 @@ _FREE = f"""seq IN (
     ORDER BY seq LIMIT :limit
 ) ORDER BY seq"""
 
+# turn ─ parent ─▶ turn ─ parent ─▶ … ─ none: its history was rewritten ─▶ the session's newest turn before ─▶ …
+#
+# A turn that a client began anew within its session, a summary in place of the history say, goes on from whatever came
+# before it, and so does one whose parent was never stored. A retry or a branch of such a turn does not: it stands
+# beside that turn, not after it.
+_ANCESTORS = f"""
+WITH RECURSIVE line (turn_id, distance) AS (
+    SELECT ?, 0
+    UNION ALL
+    SELECT COALESCE(parent.turn_id, CASE turns.kind WHEN '{TurnKind.MAIN}' THEN (
+        SELECT earlier.turn_id FROM turns AS earlier
+        WHERE earlier.session_id = turns.session_id AND earlier.seq < turns.seq AND earlier.kind IN ({_TRAINABLE})
+        ORDER BY earlier.seq DESC LIMIT 1
+    ) END), distance + 1
+    FROM line JOIN turns USING (turn_id) LEFT JOIN turns AS parent ON parent.turn_id = turns.parent_id
+    WHERE distance < ?
+)
+SELECT turn_id FROM line WHERE distance AND turn_id IS NOT NULL ORDER BY distance"""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -89,51 +108,14 @@ def read_claims(connection: Connection, leased: Sequence[Standing]) -> tuple[lis
     reader = TurnReader(connection)
     claims: list[Claim] = []
     damaged: dict[str, str] = {}
-    known: dict[str, str | None] = {}
     for seq, turn_id, *_ in leased:
         try:
             turn = reader.turn(seq)
             verdict = read_verdict(connection, turn_id) if turn.state is TurnState.JUDGED else None
             feedback = read_feedback(connection, turn_id)
-            turn = replace(turn, ancestors=_ancestors(connection, turn_id, known))
-            claims.append(Claim(turn, verdict, feedback[-1] if feedback else None))
+            goes_on_from = dict.fromkeys(connection.column(_ANCESTORS, (turn_id, FARTHEST)))  # each once
+            ancestors = tuple(ancestor for ancestor in goes_on_from if ancestor != turn_id)
+            claims.append(Claim(replace(turn, ancestors=ancestors), verdict, feedback[-1] if feedback else None))
         except CorruptRecord as error:
             damaged[turn_id] = str(error)
     return claims, damaged
-
-
-def _ancestors(connection: Connection, turn_id: str, known: dict[str, str | None]) -> tuple[str, ...]:
-    """The turns of its session that a turn goes on from, nearest first; what is read on the way is added to `known`.
-
-    turn ─ parent ─▶ turn ─ parent ─▶ … ─ none: its history was rewritten ─▶ the session's newest turn before ─▶ …
-    """
-    ancestors: dict[str, None] = {}
-    at = turn_id
-    while len(ancestors) < FARTHEST:
-        if at not in known:
-            known[at] = _goes_on_from(connection, at)
-        before = known[at]
-        if before is None or before in ancestors or before == turn_id:
-            break
-        ancestors[before] = None
-        at = before
-    return tuple(ancestors)
-
-
-def _goes_on_from(connection: Connection, turn_id: str) -> str | None:
-    """The turn before one: its parent, else what its session said last.
-
-    A turn that a client began anew within its session, a summary in place of the history say, goes on from whatever
-    came before it, and so does one whose parent was never stored. A retry or a branch of such a turn does not: it
-    stands beside that turn, not after it.
-    """
-    turn = connection.find(turn_id)
-    if turn is None:
-        return None
-    if turn.parent_id is not None and connection.find(turn.parent_id) is not None:
-        return turn.parent_id
-    if turn.kind != TurnKind.MAIN:
-        return None
-    earlier = f"session_id = ? AND seq < ? AND kind IN ({_TRAINABLE}) ORDER BY seq DESC LIMIT 1"
-    before = connection.standings(earlier, (turn.session_id, turn.seq))
-    return before[0].turn_id if before else None
