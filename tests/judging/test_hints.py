@@ -12,7 +12,6 @@ from openclaw_test.people import phrases as people
 from slime.config.sections import JudgeConfig
 from slime.errors import EngineRejected
 from slime.judging.hindsight.hints import (
-    Hindsight,
     HintingJudge,
     LlmHints,
     RuleHints,
@@ -27,7 +26,7 @@ from slime.judging.llm.judge import LlmJudge
 from slime.judging.rules.forms import forms
 from slime.judging.rules.judge import RuleJudge
 from slime.judging.scripted import ScriptedJudge
-from slime.types import Message, SamplingParams, Turn
+from slime.types import Message, SamplingParams, Turn, Verdict
 
 SUM = "Mia has 3 apples and gets 4 more. How many?"
 
@@ -70,17 +69,17 @@ async def read(*answers: str | BaseException, said: str = "Too long!", max_hints
 
 async def test_hints_of_a_quorum_are_kept_once_each():
     hindsight = await read(hinting("Keep it short."), hinting("keep it  SHORT"), hinting("Give only the result."))
-    assert hindsight.candidates == ("Keep it short.", "Give only the result.")
+    assert hindsight.hints == ("Keep it short.", "Give only the result.")
     assert [said.score for said in hindsight.judgements] == [1.0, 1.0, 1.0]
 
 
 async def test_one_vote_among_many_is_no_hint():
     hindsight = await read(hinting("Keep it short."), NO_HINT, NO_HINT)
-    assert hindsight.candidates == ()
-    assert (await read(hinting("Keep it short."), NO_HINT)).candidates == ()
-    assert (await read(hinting("Keep it short."), EngineRejected("no"), EngineRejected("no"))).candidates == ()
+    assert hindsight.hints == ()
+    assert (await read(hinting("Keep it short."), NO_HINT)).hints == ()
+    assert (await read(hinting("Keep it short."), EngineRejected("no"), EngineRejected("no"))).hints == ()
     too_few = await read(hinting("Keep it short."), hinting("Be brief, please."), NO_HINT, threshold=0.9)
-    assert too_few.candidates == ()
+    assert too_few.hints == ()
 
 
 @pytest.mark.parametrize(
@@ -96,14 +95,14 @@ async def test_one_vote_among_many_is_no_hint():
 )
 async def test_an_answer_without_both_marks_and_box_is_a_failed_vote(answer: str):
     hindsight = await read(answer)
-    assert hindsight.candidates == ()
+    assert hindsight.hints == ()
     assert hindsight.judgements[0].score is None
 
 
 async def test_an_answer_that_was_cut_off_or_a_missing_next_state_gives_none():
     model = HintingModel(hinting("Keep it short."), finish_reason="length")
-    assert (await LlmHints(model, JudgeConfig(majority_vote_n=1)).hindsight(turn_with("Too long!"))).candidates == ()
-    assert (await LlmHints(HintingModel(), JudgeConfig()).hindsight(turn_with(None))).candidates == ()
+    assert (await LlmHints(model, JudgeConfig(majority_vote_n=1)).hindsight(turn_with("Too long!"))).hints == ()
+    assert (await LlmHints(HintingModel(), JudgeConfig()).hindsight(turn_with(None))).hints == ()
 
 
 async def test_what_people_wrote_cannot_pass_for_a_hint():
@@ -167,9 +166,9 @@ def test_hints_too_short_or_too_long_are_refused():
 
 class _Source:
     def __init__(self, *candidates: str) -> None:
-        self._hindsight = Hindsight(candidates, "scripted")
+        self._hindsight = Verdict(None, hints=candidates, reason="scripted")
 
-    async def hindsight(self, turn: Turn) -> Hindsight:
+    async def hindsight(self, turn: Turn) -> Verdict:
         await asyncio.sleep(0)
         return self._hindsight
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from slime.config import JudgeConfig, RolloutConfig
-from slime.judging.hindsight.hints import Hindsight
 from slime.judging.hindsight.teacher import Teacher, TeacherScores, Unscored
 from slime.judging.scripted import ScriptedJudge
 from slime.progress import Progress
@@ -78,9 +77,9 @@ async def collect(samples: AsyncIterator[SampleGroup], store: Store) -> dict[str
 class ScriptedHints:
     """Reads the hint that is written beside a turn's verdict."""
 
-    async def hindsight(self, turn: Turn) -> Hindsight:
+    async def hindsight(self, turn: Turn) -> Verdict:
         hint = TURNS.get(turn.turn_id, TURNS["both"]).hint
-        return Hindsight((hint,) if hint else (), "scripted")
+        return Verdict(None, hints=(hint,) if hint else (), reason="scripted")
 
 
 def taught(store: Store, *, needs_teacher: bool, teacher: Teacher | None = None) -> AsyncIterator[SampleGroup]:
