@@ -226,7 +226,7 @@ async def test_waits_between_attempts_double_from_what_the_server_names_up_to_ei
 
 
 def test_a_vote_is_out_or_merely_bad() -> None:
-    out, bad, good = Vote(None, retry_after_s=7.0), Vote(None, failure="no box"), Vote(1.0)
+    out, bad, good = Vote(None, retry_after_s=7.0), Vote(None), Vote(1.0)
     config = JudgeConfig(judge_quorum=2)
     waits = [without_quorum([good, out, out], config), without_quorum([bad, bad, out], config)]
     assert [verdict.retry_after_s for verdict in waits if verdict] == [7.0, None], "one more would not have been enough"

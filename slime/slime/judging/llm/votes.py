@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from slime.config.sections import JudgeConfig
 from slime.errors import EngineUnavailable
@@ -43,36 +43,19 @@ class Question(Generic[T]):
 class Vote(Generic[T]):
     """One answer and what was read in it.
 
-    >>> Vote(1.0, answer=Answer("They thank for it. \\\\boxed{1}", "stop", "Qwen3-4B"), latency_s=0.4)
-
     Attributes:
         reading: None when the vote failed.
-        failure: why it did; empty otherwise.
+        said: what was asked and answered, and why it failed.
         retry_after_s: the model was unavailable; when to ask it again.
     """
 
     reading: T | None
-    prompt: tuple[Message, ...] = ()
-    answer: Answer = Answer("", "", "")
-    failure: str = ""
-    latency_s: float = 0.0
+    said: Judgement = Judgement("", None)
     retry_after_s: float | None = None
 
     def judgement(self, judge: str, score: float | None) -> Judgement:
-        """The vote as it is stored: what was asked and said, and what was read in it."""
-        said = self.answer
-        kept: dict[str, Any] = {"finish_reason": said.finish_reason, "policy_version": said.policy_version}
-        return Judgement(
-            judge,
-            score,
-            said.model,
-            self.prompt,
-            said.text,
-            self.failure,
-            self.latency_s,
-            time.time(),
-            kept if said.finish_reason else {},
-        )
+        """The vote as it is stored, with what was read in it."""
+        return replace(self.said, judge=judge, score=score)
 
 
 async def ask_votes(
@@ -103,8 +86,19 @@ async def ask_votes(
         except Exception as error:  # the boundary: whatever goes wrong in a vote is a failed vote
             failure = f"{type(error).__name__}: {error}"
             retry_after_s = error.retry_after_s if isinstance(error, EngineUnavailable) else None
-        latency_s = round(time.monotonic() - start, 4)
-        return Vote(reading, tuple(question.messages), answer, failure, latency_s, retry_after_s)
+        kept = {"finish_reason": answer.finish_reason, "policy_version": answer.policy_version}
+        said = Judgement(
+            "",
+            None,
+            answer.model,
+            prompt=tuple(question.messages),
+            answer=answer.text,
+            failure=failure,
+            latency_s=round(time.monotonic() - start, 4),
+            created_at=time.time(),
+            details=kept if answer.finish_reason else {},
+        )
+        return Vote(reading, said, retry_after_s)
 
     return list(await asyncio.gather(*(cast(index, question) for index, question in enumerate(questions))))
 
@@ -115,14 +109,14 @@ def without_quorum(votes: Sequence[Vote[T]], config: JudgeConfig) -> Verdict | N
     It says when to ask again if votes for which the model was unavailable would have made the quorum.
 
     >>> config = JudgeConfig(judge_quorum=2)
-    >>> without_quorum([Vote(1.0), Vote(None, failure="down", retry_after_s=7.0)], config).retry_after_s
+    >>> without_quorum([Vote(1.0), Vote(None, retry_after_s=7.0)], config).retry_after_s
     7.0
     """
     quorum = config.judge_quorum or max(1, math.ceil(len(votes) / 2))
     num_valid = sum(vote.reading is not None for vote in votes)
     if num_valid >= quorum:
         return None
-    failures = "; ".join(sorted({vote.failure for vote in votes if vote.failure}))
+    failures = "; ".join(sorted({vote.said.failure for vote in votes if vote.said.failure}))
     waits = [vote.retry_after_s for vote in votes if vote.retry_after_s is not None]
     return Verdict(
         None,
@@ -135,7 +129,7 @@ def without_quorum(votes: Sequence[Vote[T]], config: JudgeConfig) -> Verdict | N
 def majority(votes: Sequence[Vote[T]], config: JudgeConfig, judge: str, score_of: Callable[[T], float]) -> Verdict:
     """The score that most valid votes give, if a quorum is valid and `majority_vote_threshold` of those agree.
 
-    >>> majority([Vote(1.0), Vote(1.0), Vote(None, failure="timeout")], JudgeConfig(), "llm", float).score
+    >>> majority([Vote(1.0), Vote(1.0), Vote(None)], JudgeConfig(), "llm", float).score
     1.0
     """
     said = tuple(None if vote.reading is None else score_of(vote.reading) for vote in votes)
