@@ -24,17 +24,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from slime.chat import nesting
 from slime.chat.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
-from slime.chat.tokenizer_files import BYTE_OF_CHAR, ChatTokenizer, compile_template, read_tokenizer
+from slime.chat.tokenizer_files import BYTE_OF_CHAR, FileTokenizer, compile_template, read_tokenizer
 from slime.errors import ConfigError, PromptTooLong, RenderError
 from slime.messages import parts_of
 from slime.sized_cache import SizedCache
 from slime.types import Message, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _MARK = "\ufdd0"
 _MAX_REMEMBERED_CHARS = 32_000_000
@@ -58,21 +61,25 @@ class ChatFormat:
 
     Attributes:
         model_dir: where it was loaded from.
+        stop_token_ids: ids that end a reply, e.g. `(151645,)`.
 
     >>> chat = ChatFormat.load(model_dir)
     >>> chat.render([{"role": "user", "content": "Hi"}])
     (151644, 872, 198, 13048, 151645, 198, 151644, 77091, 198)
     """
 
-    def __init__(self, tokenizer: ChatTokenizer) -> None:
+    def __init__(self, tokenizer: FileTokenizer | PreTrainedTokenizerFast) -> None:
         if not tokenizer.chat_template:
             raise ConfigError(f"{tokenizer.name_or_path}: the tokenizer has no chat template")
         self.model_dir = Path(tokenizer.name_or_path)
         self._template = compile_template(str(tokenizer.chat_template))
         self._special_tokens = dict(tokenizer.special_tokens_map)
-        self._eos_id: int | None = tokenizer.eos_token_id
         self._backend = tokenizer.backend_tokenizer
-        self._control_ids: dict[str, int] = tokenizer.get_added_vocab()
+        eos = self._special_tokens.get("eos_token")
+        eos_id = None if eos is None else self._backend.token_to_id(str(eos))
+        self.stop_token_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
+        added = self._backend.get_added_tokens_decoder()
+        self._control_ids = {token.content: number for number, token in added.items()}
         controls = sorted(self._control_ids, key=len, reverse=True)
         self._longest_control = max(map(len, controls), default=0)
         self._control = re.compile("(" + "|".join(map(re.escape, controls)) + ")" if controls else r"((?!))")
@@ -98,11 +105,6 @@ class ChatFormat:
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ConfigError(f"{model_dir}: a fast tokenizer (tokenizer.json) is needed")
         return cls(tokenizer)
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Ids that end a reply, e.g. `(151645,)`."""
-        return () if self._eos_id is None else (self._eos_id,)
 
     def render(
         self,

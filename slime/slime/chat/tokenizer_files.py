@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -26,38 +26,14 @@ _CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast", "Qwen2Tokenizer", "Q
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
-class ChatTokenizer(Protocol):
-    """What rendering needs of a tokenizer; transformers' fast ones have it too."""
-
-    name_or_path: str
-    chat_template: Any
-
-    @property
-    def special_tokens_map(self) -> Mapping[str, Any]: ...
-    @property
-    def eos_token_id(self) -> Any: ...
-    @property
-    def backend_tokenizer(self) -> Tokenizer: ...
-    def get_added_vocab(self) -> dict[str, int]: ...
-
-
-@dataclass
+@dataclass(frozen=True)
 class FileTokenizer:
-    """A tokenizer as its files describe it."""
+    """A tokenizer as its files describe it; attributes as those of transformers' fast ones."""
 
     name_or_path: str
     chat_template: str
     special_tokens_map: Mapping[str, str]
     backend_tokenizer: Tokenizer
-
-    @property
-    def eos_token_id(self) -> int | None:
-        eos = self.special_tokens_map.get("eos_token")
-        return None if eos is None else self.backend_tokenizer.token_to_id(eos)
-
-    def get_added_vocab(self) -> dict[str, int]:
-        added = self.backend_tokenizer.get_added_tokens_decoder()
-        return {token.content: number for number, token in sorted(added.items())}
 
 
 def read_tokenizer(model_dir: Path) -> FileTokenizer | None:
