@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 from rig import Rig, run_rig
+from scripted_engine import ScriptedEngine
 from slime.engines.client import HttpEngine
 from slime.engines.launch import free_port
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.engines.scripted.faults import Fault
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.protocols import Engine, GenerateRequest

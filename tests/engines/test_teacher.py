@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from embedded_server import random_model, reference, reference_logprobs, serve
+from scripted_engine import ScriptedEngine
 from slime.chat import ChatFormat
 from slime.config.sections import TeacherConfig
 from slime.engines.client import HttpEngine
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.judging.hindsight.teacher import NO_ID, Teacher, TeacherScores, TopLogprobs, Unscored, support_row, with_hint
 from slime.protocols import TokenScores

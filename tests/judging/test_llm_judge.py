@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judged_turns import turn_with
+from scripted_engine import ScriptedEngine
 from slime.config.sections import JudgeConfig
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.judging.hindsight.hints import HintingJudge, LlmHints
 from slime.judging.llm.chat_model import EngineModel

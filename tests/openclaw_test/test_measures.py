@@ -10,7 +10,7 @@ import pytest
 import torch
 from openclaw_test.report.divergence import kl_to
 from openclaw_test.suites.measures import _T, over_seeds, repetition, sessions_to_criterion, share
-from slime.engines.scripted.engine import ScriptedEngine
+from scripted_engine import ScriptedEngine
 from slime.protocols import TokenScores
 
 

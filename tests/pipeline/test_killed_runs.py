@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from scripted_engine import ScriptedEngine
 from slime.engines.dialect.requests import UpdateCall
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.engines.scripted.server import ScriptedApp
 from slime.protocols import GenerateRequest
 from slime.store import Store

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from scripted_engine import ScriptedEngine
 from slime.chat import ChatFormat
 from slime.compat.prompts.plan import RolloutPlan, plan_rollout
 from slime.compat.prompts.rollout import PromptRun
 from slime.config import Config
 from slime.config.checks.contradictions import RolloutKind
 from slime.config.loader import resolve
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.judging.llm.chat_model import ChatModel
 from slime.judging.rules.judge import RuleJudge
 from slime.progress import Progress

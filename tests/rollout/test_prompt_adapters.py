@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from prompt_rig import Rig
+from scripted_engine import ScriptedEngine
 from slime.config import EngineConfig, ModelConfig
 from slime.engines.client import HttpEngine
 from slime.engines.launch import start_engine
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import PluginError
 from slime.plugins.loading import load_file
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from prompt_rig import Rig
+from scripted_engine import ScriptedEngine
 from scripted_learner import ScriptedLearner
 from slime.chat import ChatFormat
 from slime.compat.prompts import groups as prompt_groups
 from slime.compat.prompts.plan import plan_rollout
 from slime.compat.sample import Sample
 from slime.config import CheckpointConfig
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.engines.scripted.faults import Fault
 from slime.errors import ConfigError, PluginError, RunStalled
 from slime.monitor import Monitor, read_metrics

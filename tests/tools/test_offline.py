@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from openclaw_test.tiny.tokenizer import learn_tokenizer
+from scripted_engine import ScriptedEngine
 from slime.algorithms.advantages import MovingBaseline
 from slime.chat import ChatFormat
 from slime.config import JudgeConfig, LossConfig, RolloutConfig
 from slime.data.estimates import with_advantages
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.errors import ConfigError, EngineRejected, EngineUnavailable
 from slime.judging.rules.judge import RuleJudge
 from slime.judging.scripted import ScriptedJudge

@@ -12,11 +12,11 @@ import pytest
 import torch
 from openclaw_test.tiny.model import Recipe, new_model
 from openclaw_test.tiny.tokenizer import learn_tokenizer
+from scripted_engine import ScriptedEngine
 from slime.chat import ChatFormat
 from slime.compat.prompts.plan import plan_rollout
 from slime.config import Config
 from slime.config.loader import resolve
-from slime.engines.scripted.engine import ScriptedEngine
 from slime.judging.hindsight.teacher import Teacher
 from slime.judging.rules.judge import RuleJudge
 from slime.monitor import Monitor, read_metrics
