@@ -43,11 +43,12 @@ class ScriptedEngine(HttpEngine):
 
     @contextlib.asynccontextmanager
     async def _sent(
-        self, method: str, path: str, body: bytes | None, timeout_s: float, stall_s: float | None = None
+        self, path: str, body: bytes | None, timeout_s: float, stall_s: float | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         received: Sent = asyncio.Queue()
         received.put_nowait({"type": "http.request", "body": body or b""})
         sent: Sent = asyncio.Queue()
+        method = "GET" if body is None else "POST"
         scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
         serving = asyncio.ensure_future(self._application(scope, received.get, sent.put))
         serving.add_done_callback(lambda _: sent.put_nowait(None))

@@ -18,6 +18,7 @@ import pytest
 from rig import MAX_QUEUED, MAX_RUNNING, PROMPT, VOCAB_SIZE, Rig, generate_fields
 from slime.engines.client import HttpEngine
 from slime.engines.dialect.reading import StreamReader, join_deltas, parse_completion, read_error, read_object
+from slime.engines.dialect.requests import AbortCall, PauseCall, PauseMode
 from slime.errors import EngineRejected, EngineUnavailable
 from slime.protocols import Delta, Engine, GenerateRequest
 from slime.types import SamplingParams
@@ -33,7 +34,7 @@ async def engine(rig: Rig) -> AsyncIterator[HttpEngine]:
     async with HttpEngine(rig.url, stall_s=30.0) as client:
         yield client
         await client.resume()
-        await client._control("/abort_request", {"abort_all": True})
+        await client._retried("/abort_request", AbortCall(abort_all=True).body())
         await _until_idle(client)
         if await client.version() != 0:
             await client.update_weights(rig.first_dir, 0)
@@ -301,7 +302,7 @@ async def _ongoing(
 ) -> tuple[asyncio.Task[Any], str]:
     """A long unstreamed generation, under way, that no end token can cut short."""
     body = generate_fields(rid=name, max_new_tokens=num_tokens, **fields)
-    task = asyncio.create_task(engine._post("/generate", orjson.dumps(body), 60.0))
+    task = asyncio.create_task(engine._fetch("/generate", orjson.dumps(body), 60.0))
     await asyncio.sleep(0.25)
     return task, name
 
@@ -319,7 +320,7 @@ async def test_abort_ends_a_request_with_what_it_has(rig: Rig, engine: HttpEngin
 
 async def test_abort_all_ends_them_all(engine: HttpEngine):
     tasks = [(await _ongoing(engine, f"all-{i}", 1900))[0] for i in range(3)]
-    await engine._control("/abort_request", {"abort_all": True})
+    await engine._retried("/abort_request", AbortCall(abort_all=True).body())
     answers = [orjson.loads(await asyncio.wait_for(task, SETTLE_S)) for task in tasks]
     assert [answer["meta_info"]["finish_reason"]["type"] for answer in answers] == ["abort"] * 3
 
@@ -331,9 +332,9 @@ async def test_aborting_nobody_is_harmless(engine: HttpEngine):
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-async def test_a_paused_request_waits_and_goes_on(rig: Rig, engine: HttpEngine, mode: str):
+async def test_a_paused_request_waits_and_goes_on(rig: Rig, engine: HttpEngine, mode: PauseMode):
     task, _ = await _ongoing(engine, f"paused-{mode}", LONG)
-    await engine._control("/pause_generation", {"mode": mode})
+    await engine._retried("/pause_generation", PauseCall(mode=mode).body())
     late = asyncio.create_task(engine.generate(_request(f"late-{mode}", max_new_tokens=4)))
     await asyncio.sleep(1.0)
     assert not task.done()
@@ -349,7 +350,7 @@ async def test_a_paused_request_waits_and_goes_on(rig: Rig, engine: HttpEngine, 
 
 async def test_pausing_by_abort_ends_what_runs(engine: HttpEngine):
     task, _ = await _ongoing(engine, "ended", 1900)
-    await engine._control("/pause_generation", {"mode": "abort"})
+    await engine._retried("/pause_generation", PauseCall(mode="abort").body())
     answer = orjson.loads(await asyncio.wait_for(task, SETTLE_S))
     assert answer["meta_info"]["finish_reason"]["type"] == "abort"
     await engine.resume()
@@ -357,8 +358,10 @@ async def test_pausing_by_abort_ends_what_runs(engine: HttpEngine):
 
 
 async def test_pausing_and_continuing_twice_is_harmless(engine: HttpEngine):
-    for path, body in [("/pause_generation", {"mode": "retract"})] * 2 + [("/continue_generation", {})] * 2:
-        await engine._control(path, body)
+    for _ in range(2):
+        await engine._retried("/pause_generation", PauseCall(mode="retract").body())
+    for _ in range(2):
+        await engine.resume()
     assert (await engine.generate(_request("twice", max_new_tokens=2))).token_ids
 
 
@@ -479,7 +482,7 @@ async def test_a_full_engine_says_so(engine: HttpEngine):
         await engine.generate(_request("one too many"))
     with pytest.raises(EngineUnavailable, match="503"):
         _ = [d async for d in engine.stream(_request("one too many again"))]
-    await engine._control("/abort_request", {"abort_all": True})
+    await engine._retried("/abort_request", AbortCall(abort_all=True).body())
     answers = [orjson.loads(await asyncio.wait_for(task, SETTLE_S)) for task in tasks]
     assert {answer["meta_info"]["finish_reason"]["type"] for answer in answers} == {"abort"}
     assert [parse_completion(answer).finish_reason for answer in answers] == ["abort"] * len(answers)

@@ -10,7 +10,7 @@ from conformance import _ongoing, engine  # noqa: F401
 from conformance_models import *  # noqa: F403
 from rig import Rig
 from slime.engines.client import HttpEngine
-from slime.engines.dialect.requests import UpdateCall
+from slime.engines.dialect.requests import PauseCall, UpdateCall
 from slime.errors import EngineRejected
 
 pytestmark = pytest.mark.sglang
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sglang
 async def test_flushing_under_in_place_requests_loses_the_version(rig: Rig, engine: HttpEngine):  # noqa: F811
     """Why the client does not ask for it: the new weights are served under the old version's name."""
     task, _ = await _ongoing(engine, "trap")
-    await engine._control("/pause_generation", {"mode": "in_place"})
+    await engine._retried("/pause_generation", PauseCall(mode="in_place").body())
     body = UpdateCall(model_path=str(rig.next_dir), weight_version="5", flush_cache=True).body()
     with pytest.raises(EngineRejected, match="not flushed"):
         await engine._retried("/update_weights_from_disk", body)

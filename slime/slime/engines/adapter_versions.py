@@ -36,10 +36,9 @@ class AdapterVersions:
 
     async def newest(self, name: str) -> int | None:
         """The version of an adapter that a request sent now is to name; None: there is none, the base answers."""
-        if time.monotonic() - self._asked_at > FRESH_S:
-            async with self._lock:
-                if time.monotonic() - self._asked_at > FRESH_S:  # no other request has asked meanwhile
-                    await self.refresh()
+        async with self._lock:  # one of a moment's requests asks; to the others it is fresh then
+            if time.monotonic() - self._asked_at > FRESH_S:
+                await self.refresh()
         versions = self._loaded.get(name)
         return versions[-1] if versions else None
 

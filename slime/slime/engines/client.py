@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
-import orjson
 from tenacity import (
     AsyncRetrying,
     retry_if_exception_type,
@@ -42,7 +41,9 @@ from slime.engines.dialect.reading import (
     read_object,
 )
 from slime.engines.dialect.requests import (
+    AbortCall,
     LoadAdapterCall,
+    PauseCall,
     PauseMode,
     UnloadAdapterCall,
     UpdateCall,
@@ -61,6 +62,7 @@ log = logging.getLogger(__name__)
 _KEEPALIVE_S = 3.0
 _MAX_EVENT_BYTES = 64 * 1024 * 1024
 _ATTEMPTS = 3
+_NOTHING = b"{}"
 _CONNECT_S = 5.0
 """How long a connection may take to open."""
 _CONTROL_S = 120.0
@@ -131,7 +133,7 @@ class HttpEngine:
         """Sample a continuation; its `finish_reason` is `abort` if it was aborted in the engine."""
         adapter, version = await self._answering(request.adapter)
         try:
-            raw = await self._post("/generate", generate_body(request, adapter=adapter), self._timeout_s)
+            raw = await self._fetch("/generate", generate_body(request, adapter=adapter), self._timeout_s)
         except (asyncio.CancelledError, ConnectionLost):
             self._abort_soon(request.request_id)
             raise
@@ -164,7 +166,7 @@ class HttpEngine:
         ids = list(token_ids)
         loaded, version = await self._answering(adapter)
         body = score_body(f"score-{uuid.uuid4().hex}", ids, start, top_k, adapter=loaded)
-        raw = await self._post("/generate", body, _CONTROL_S)
+        raw = await self._fetch("/generate", body, _CONTROL_S)
         scores = parse_scores(read_object(raw), ids, start, top_k)
         return scores if version is None else replace(scores, version=version)
 
@@ -175,7 +177,7 @@ class HttpEngine:
 
     async def abort(self, request_id: str) -> None:
         """End a request in the engine; harmless if there is none of that name."""
-        await self._control("/abort_request", {"rid": request_id})
+        await self._retried("/abort_request", AbortCall(rid=request_id).body())
 
     # ── weights ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +205,7 @@ class HttpEngine:
         async with self._swap_lock:
             try:
                 if self._pause_mode is not None:
-                    await self._control("/pause_generation", {"mode": self._pause_mode})
+                    await self._retried("/pause_generation", PauseCall(mode=self._pause_mode).body())
                 await self._retried("/update_weights_from_disk", call.body())
             finally:
                 if self._pause_mode is not None:
@@ -214,7 +216,7 @@ class HttpEngine:
 
     async def resume(self) -> None:
         """Let a paused engine go on; harmless if it is not paused. For one whose publisher died in a swap."""
-        await self._control("/continue_generation", {})
+        await self._retried("/continue_generation", _NOTHING)
 
     # ── adapters ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -232,7 +234,7 @@ class HttpEngine:
         """
         call = LoadAdapterCall(lora_name=adapter_to_wire(name, version), lora_path=str(adapter_dir))
         try:
-            raw = await self._post("/load_lora_adapter", call.body(), _CONTROL_S)
+            raw = await self._fetch("/load_lora_adapter", call.body(), _CONTROL_S)
             loaded = self._adapters.learn(parse_adapters(read_object(raw)))
         except EngineRejected:
             loaded = await self._adapters.refresh()
@@ -254,25 +256,25 @@ class HttpEngine:
     async def _unload(self, wire_name: str) -> None:
         self._unloading.add(wire_name)
         try:
-            await self._post("/unload_lora_adapter", UnloadAdapterCall(lora_name=wire_name).body(), self._timeout_s)
+            await self._fetch("/unload_lora_adapter", UnloadAdapterCall(lora_name=wire_name).body(), self._timeout_s)
         finally:
             self._unloading.discard(wire_name)
 
     async def _ask_adapters(self) -> Loaded:
-        return parse_adapters(read_object(await self._retried("/v1/models", None)))
+        return parse_adapters(read_object(await self._retried("/v1/models")))
 
     async def version(self) -> int:
         """The policy version being served."""
-        raw = await self._retried("/model_info", None)
+        raw = await self._retried("/model_info")
         return version_from_wire(str(read_object(raw).get("weight_version")))
 
     async def flush_cache(self) -> None:
         """Drop reusable keys and values; `EngineRejected` while requests are under way."""
-        await self._control("/flush_cache", {})
+        await self._retried("/flush_cache", _NOTHING)
 
     async def health(self, timeout_s: float = 30.0) -> None:
         """Return if the engine can generate a token now; raise `EngineUnavailable` if not. SGLang takes a second."""
-        await self._fetch("GET", "/health_generate", None, timeout_s)
+        await self._fetch("/health_generate", None, timeout_s)
 
     # ── transport ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -286,18 +288,15 @@ class HttpEngine:
             )
         return self._session
 
-    async def _post(self, path: str, body: bytes, timeout_s: float) -> bytes:
-        return await self._fetch("POST", path, body, timeout_s)
-
-    async def _fetch(self, method: str, path: str, body: bytes | None, timeout_s: float) -> bytes:
+    async def _fetch(self, path: str, body: bytes | None, timeout_s: float) -> bytes:
         """One whole exchange."""
-        async with self._sent(method, path, body, timeout_s) as chunks:
+        async with self._sent(path, body, timeout_s) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
     async def _events(self, path: str, body: bytes) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a stream up to [DONE], or up to where it breaks off."""
         pending = b""
-        async with self._sent("POST", path, body, self._timeout_s, self._stall_s) as chunks:
+        async with self._sent(path, body, self._timeout_s, self._stall_s) as chunks:
             async for chunk in chunks:
                 *events, pending = (pending + chunk).split(b"\n\n")
                 for event in events:
@@ -310,14 +309,15 @@ class HttpEngine:
 
     @contextlib.asynccontextmanager
     async def _sent(
-        self, method: str, path: str, body: bytes | None, timeout_s: float, stall_s: float | None = None
+        self, path: str, body: bytes | None, timeout_s: float, stall_s: float | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The body of an answer as it arrives; an `EngineError` of the right kind for every way an exchange can fail.
 
         Args:
+            body: of a POST; None: a GET.
             stall_s: how long nothing may arrive.
         """
-        url = self.base_url + path
+        method, url = "GET" if body is None else "POST", self.base_url + path
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S, sock_read=stall_s)
         limits: Any = {"timeout": timeout, "read_bufsize": 2**20, "max_line_size": _MAX_EVENT_BYTES}
         try:
@@ -333,19 +333,15 @@ class HttpEngine:
             kind = NotReached if isinstance(error, aiohttp.ClientConnectorError) else ConnectionLost
             raise kind(f"{url}: {error or type(error).__name__}") from error
 
-    async def _control(self, path: str, body: dict[str, Any]) -> None:
-        await self._retried(path, orjson.dumps(body))
-
-    async def _retried(self, path: str, body: bytes | None) -> bytes:
+    async def _retried(self, path: str, body: bytes | None = None) -> bytes:
         """An exchange that may be repeated without harm."""
-        method = "GET" if body is None else "POST"
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(EngineUnavailable),
             stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(_CONTROL_S),
             wait=wait_random_exponential(multiplier=0.1, max=1.0),
             reraise=True,
         )
-        return await retrying(self._fetch, method, path, body, _CONTROL_S)
+        return await retrying(self._fetch, path, body, _CONTROL_S)
 
     # ── what goes on after its caller has left ──────────────────────────────────────────────────────────────────────
 
@@ -362,8 +358,7 @@ class HttpEngine:
 
     def _abort_soon(self, request_id: str) -> None:
         async def abort() -> None:
-            body = orjson.dumps({"rid": request_id})
             with contextlib.suppress(EngineError):  # an engine that cannot be reached runs nothing for us either
-                await self._post("/abort_request", body, _CONNECT_S)
+                await self._fetch("/abort_request", AbortCall(rid=request_id).body(), _CONNECT_S)
 
         self._in_background(abort())
