@@ -23,9 +23,9 @@ from slime.cluster.judge_and_teacher import judge_model, judge_of, teaching
 from slime.cluster.learner import RankedLearner
 from slime.cluster.placement import on_cpu
 from slime.cluster.session import ray_session, until_signalled
-from slime.config import Config
 from slime.config.checks.conditions import method_name
 from slime.config.loader import load_config
+from slime.config.sections import Config
 from slime.engines.launch import with_token
 from slime.errors import ConfigError, OpenClawError
 from slime.judging.drift import WatchedJudge

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from slime.config import CheckpointConfig, RolloutConfig
+from slime.config.sections import CheckpointConfig, RolloutConfig
 from slime.data.sample_queue import SampleQueue, Taken
 from slime.errors import LeaseLost, TrainerError
 from slime.monitor import Monitor

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slime.cluster.placement import Placement, on_cpu, own_teacher, place
-from slime.config import Config
 from slime.config.checks.contradictions import check_loss
 from slime.config.checks.startup import check_startup, warnings
 from slime.config.gpus import check_gpus
 from slime.config.loader import load_config
 from slime.config.model_dir import refuse_float16
-from slime.config.sections import flag_of
+from slime.config.sections import Config, flag_of
 from slime.engines.backends import check_engine
 from slime.engines.serving import read_serving
 from slime.errors import ConfigError, OpenClawError

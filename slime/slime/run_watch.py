@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slime.config import RolloutConfig
+from slime.config.sections import RolloutConfig
 from slime.errors import RunStalled
 from slime.progress import Progress
 from slime.status import State, Status, write_status

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from slime.cluster.placement import Placement, on_cpu, place
-from slime.config import ClusterConfig
 from slime.config.gpus import check_gpus, present_gpus
 from slime.config.loader import resolve
+from slime.config.sections import ClusterConfig
 from slime.errors import ConfigError
 
 from slime import preflight

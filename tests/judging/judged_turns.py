@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from slime.config import JudgeConfig, RolloutConfig
+from slime.config.sections import JudgeConfig, RolloutConfig
 from slime.progress import Progress
 from slime.protocols import Judge
 from slime.rollout.context import RolloutContext

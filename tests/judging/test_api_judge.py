@@ -13,7 +13,7 @@ import openai
 import pytest
 from judge_server import listening
 from judged_turns import turn_with
-from slime.config import JudgeConfig
+from slime.config.sections import JudgeConfig
 from slime.engines.scripted.core import ScriptedCore
 from slime.engines.scripted.script import Script as EngineScript
 from slime.engines.scripted.server import ScriptedApp

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from judge_server import listening
-from slime.config import JudgeConfig
+from slime.config.sections import JudgeConfig
 from slime.errors import ConfigError
 from slime.judging.calibration import LABELLED, Calibration, calibrate, read_labelled
 from slime.judging.llm.api_model import ApiModel

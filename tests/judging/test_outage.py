@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from judge_server import listening
 from judged_turns import loop_over, turn_with, with_verdict
-from slime.config import JudgeConfig
+from slime.config.sections import JudgeConfig
 from slime.errors import EngineUnavailable
 from slime.judging import retry
 from slime.judging.hindsight.hints import HintingJudge, LlmHints

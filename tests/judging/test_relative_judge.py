@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_server import listening
 from judged_turns import loop_over, turn_with, with_verdict
-from slime.config import JudgeConfig
+from slime.config.sections import JudgeConfig
 from slime.judging.llm.api_model import ApiModel
 from slime.judging.llm.chat_model import Answer
 from slime.judging.llm.judge import LlmJudge

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from slime.cluster.session import worker_environment
-from slime.config import ClusterConfig
+from slime.config.sections import ClusterConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from scripted_learner import ScriptedLearner
-from slime.config import CheckpointConfig, JudgeConfig, RolloutConfig
+from slime.config.sections import CheckpointConfig, JudgeConfig, RolloutConfig
 from slime.engines.client import HttpEngine
 from slime.judging.scripted import ScriptedJudge
 from slime.monitor import Monitor

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from slime.config import JudgeConfig, RolloutConfig
+from slime.config.sections import JudgeConfig, RolloutConfig
 from slime.judging.hindsight.teacher import Teacher, TeacherScores, Unscored
 from slime.judging.scripted import ScriptedJudge
 from slime.progress import Progress

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from scripted_learner import ScriptedLearner
-from slime.config import CheckpointConfig, JudgeConfig, RolloutConfig
+from slime.config.sections import CheckpointConfig, JudgeConfig, RolloutConfig
 from slime.errors import TrainerError
 from slime.judging.drift import WatchedJudge
 from slime.judging.scripted import ScriptedJudge

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from scripted_learner import ScriptedLearner
-from slime.config import CheckpointConfig, RolloutConfig
+from slime.config.sections import CheckpointConfig, RolloutConfig
 from slime.errors import EngineRejected, RunStalled
 from slime.monitor import Monitor, read_metrics
 from slime.pipeline import Pipeline

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from slime.config import LossConfig, PluginConfig
 from slime.config.checks.contradictions import check_policy_loss_hooks
+from slime.config.sections import LossConfig, PluginConfig
 from slime.errors import ConfigError, PluginError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import LOSS, PG_REDUCER, TIS

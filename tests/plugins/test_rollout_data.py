@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from slime.compat.rollout_data import BatchHooks
-from slime.config import PluginConfig
+from slime.config.sections import PluginConfig
 from slime.errors import PluginError
 from slime.types import Batch, Sample, SampleGroup
 

@@ -15,9 +15,9 @@ from scripted_engine import ScriptedEngine
 from slime.chat import ChatFormat
 from slime.compat.prompts.plan import RolloutPlan, plan_rollout
 from slime.compat.prompts.rollout import PromptRun
-from slime.config import Config
 from slime.config.checks.contradictions import RolloutKind
 from slime.config.loader import resolve
+from slime.config.sections import Config
 from slime.judging.llm.chat_model import ChatModel
 from slime.judging.rules.judge import RuleJudge
 from slime.progress import Progress

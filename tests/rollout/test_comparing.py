@@ -12,7 +12,7 @@ from slime.algorithms.advantages import MovingBaseline
 from slime.compat.prompts.plan import plan_rollout
 from slime.compat.prompts.rewards import GroupComparer
 from slime.compat.sample import Sample
-from slime.config import JudgeConfig, LossConfig
+from slime.config.sections import JudgeConfig, LossConfig
 from slime.data.estimates import with_advantages
 from slime.errors import ConfigError, EngineUnavailable
 from slime.judging.llm.chat_model import Answer

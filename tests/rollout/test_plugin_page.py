@@ -13,8 +13,8 @@ from slime.compat.conversion import to_train_sample
 from slime.compat.prompts.plan import plan_rollout
 from slime.compat.rollout_data import BatchHooks
 from slime.compat.sample import Sample as SlimeSample
-from slime.config import Config, EngineConfig, ModelConfig, PluginConfig
 from slime.config.checks.contradictions import RolloutKind
+from slime.config.sections import Config, EngineConfig, ModelConfig, PluginConfig
 from slime.data.rows import flatten, rows
 from slime.engines.client import HttpEngine
 from slime.engines.launch import start_engine

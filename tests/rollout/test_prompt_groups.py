@@ -14,7 +14,7 @@ from slime.chat import ChatFormat
 from slime.compat.prompts import groups as prompt_groups
 from slime.compat.prompts.plan import plan_rollout
 from slime.compat.sample import Sample
-from slime.config import CheckpointConfig
+from slime.config.sections import CheckpointConfig
 from slime.engines.scripted.faults import Fault
 from slime.errors import ConfigError, PluginError, RunStalled
 from slime.monitor import Monitor, read_metrics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prompt_rig import Rig
 from slime.compat.prompts.plan import plan_rollout
-from slime.config import EngineConfig, ModelConfig
+from slime.config.sections import EngineConfig, ModelConfig
 from slime.engines.client import HttpEngine
 from slime.engines.launch import start_engine
 from slime.errors import PluginError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from slime.config import JudgeConfig
+from slime.config.sections import JudgeConfig
 from slime.data.conversation_files import read_conversations
 from slime.errors import StoreError
 from slime.judging.llm.relative import RelativeJudge, SiblingJudge

@@ -13,7 +13,7 @@ from openclaw_test.tiny.tokenizer import learn_tokenizer
 from scripted_engine import ScriptedEngine
 from slime.algorithms.advantages import MovingBaseline
 from slime.chat import ChatFormat
-from slime.config import JudgeConfig, LossConfig, RolloutConfig
+from slime.config.sections import JudgeConfig, LossConfig, RolloutConfig
 from slime.data.estimates import with_advantages
 from slime.errors import ConfigError, EngineRejected, EngineUnavailable
 from slime.judging.rules.judge import RuleJudge

@@ -15,8 +15,8 @@ from openclaw_test.tiny.tokenizer import learn_tokenizer
 from scripted_engine import ScriptedEngine
 from slime.chat import ChatFormat
 from slime.compat.prompts.plan import plan_rollout
-from slime.config import Config
 from slime.config.loader import resolve
+from slime.config.sections import Config
 from slime.judging.hindsight.teacher import Teacher
 from slime.judging.rules.judge import RuleJudge
 from slime.monitor import Monitor, read_metrics

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from slime.config import JudgeConfig
+from slime.config.sections import JudgeConfig
 from slime.errors import EngineUnavailable
 from slime.judging.llm.chat_model import Answer
 from slime.judging.llm.judge import LlmJudge

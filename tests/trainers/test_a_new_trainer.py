@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from learners import random_samples
 from slime.cluster.learner import Rank, RankedLearner
-from slime.config import Config
 from slime.config.loader import load_config
+from slime.config.sections import Config
 from slime.errors import ConfigError, PluginError
 from slime.monitor import Monitor
 from slime.pipeline import Pipeline

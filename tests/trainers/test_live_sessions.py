@@ -14,8 +14,7 @@ import torch
 from learners import trainer_of
 from scripted_learner import ScriptedLearner
 from slime.algorithms.advantages import MovingBaseline
-from slime.config import CheckpointConfig, JudgeConfig, RolloutConfig
-from slime.config.sections import LossConfig
+from slime.config.sections import CheckpointConfig, JudgeConfig, LossConfig, RolloutConfig
 from slime.data.estimates import with_advantages
 from slime.judging.scripted import ScriptedJudge
 from slime.monitor import Monitor

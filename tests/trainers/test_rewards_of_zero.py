@@ -11,8 +11,7 @@ from learners import trainer_of, write_policy
 from slime.algorithms.advantages import MovingBaseline
 from slime.compat.conversion import to_group
 from slime.compat.sample import Sample
-from slime.config import JudgeConfig, RolloutConfig
-from slime.config.sections import LossConfig
+from slime.config.sections import JudgeConfig, LossConfig, RolloutConfig
 from slime.data.estimates import with_advantages
 from slime.judging.plugin import PluginJudge
 from slime.judging.scripted import ScriptedJudge

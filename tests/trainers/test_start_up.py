@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from learners import batch_of, random_samples
-from slime.config import Config
 from slime.config.checks import startup
 from slime.config.loader import resolve
+from slime.config.sections import Config
 from slime.errors import ConfigError
 from slime.trainers.build import build_trainer
 

@@ -23,8 +23,8 @@ import aiohttp
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from slime.config import Config, EngineConfig, ModelConfig
 from slime.config.leaves import as_flags
+from slime.config.sections import Config, EngineConfig, ModelConfig
 from slime.engines.launch import end_process, free_port, start_engine, start_process
 from slime.engines.supervisor import Supervisor
 from slime.errors import EngineKilled, EngineUnavailable

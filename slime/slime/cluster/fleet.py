@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from slime.cluster.children import Child, start_engine_process
-from slime.config import EngineConfig, ModelConfig
 from slime.config.gpus import compute_device
-from slime.config.sections import LoraConfig
+from slime.config.sections import EngineConfig, LoraConfig, ModelConfig
 from slime.engines.backends import backend_named
 from slime.engines.client import HttpEngine
 from slime.engines.launch import free_port

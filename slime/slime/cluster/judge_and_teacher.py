@@ -23,7 +23,7 @@ from pathlib import Path
 from slime.chat import ChatFormat
 from slime.cluster.fleet import Fleet
 from slime.cluster.placement import own_teacher
-from slime.config import Config
+from slime.config.sections import Config
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError
 from slime.judging.hindsight.teacher import Teacher

@@ -20,7 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from slime.cluster.children import last_line
 from slime.compat.install import install
 from slime.compat.rollout_data import BatchHooks
-from slime.config import Config
+from slime.config.sections import Config
 from slime.engines.launch import free_port
 from slime.errors import TrainerError
 from slime.plugins.settings import plugin_settings

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from slime.config import ClusterConfig, Config
 from slime.config.gpus import named_gpus
+from slime.config.sections import ClusterConfig, Config
 from slime.errors import ConfigError
 
 log = logging.getLogger(__name__)

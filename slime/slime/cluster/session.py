@@ -18,8 +18,8 @@ from typing import Any
 import ray
 from ray._private import ray_constants
 
-from slime.config import ClusterConfig
 from slime.config.output_paths import JOB_ENV
+from slime.config.sections import ClusterConfig
 from slime.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slime.config import PluginConfig
+from slime.config.sections import PluginConfig
 from slime.errors import PluginError
 from slime.plugins.hooks import ADVANTAGE, ROLLOUT_DATA, asked_for
 from slime.types import Batch, Sample

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slime.config import PluginConfig
+from slime.config.sections import PluginConfig
 from slime.errors import PluginError
 from slime.plugins.calling import NamedCall, Style, style_of
 from slime.plugins.loading import describe, load_object

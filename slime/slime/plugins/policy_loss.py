@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slime.config import PluginConfig
+from slime.config.sections import PluginConfig
 from slime.errors import PluginError
 from slime.plugins.calling import NamedCall, user_code
 from slime.plugins.hooks import PG_REDUCER, TIS, asked_for

@@ -10,8 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slime.config import Config, JudgeConfig, RolloutConfig
-from slime.config.sections import TeacherConfig
+from slime.config.sections import Config, JudgeConfig, RolloutConfig, TeacherConfig
 from slime.judging.llm.chat_model import ChatModel
 from slime.progress import Progress
 from slime.protocols import Engine, Judge, Rollout

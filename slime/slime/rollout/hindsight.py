@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from slime.config import Config
+from slime.config.sections import Config
 from slime.data.stitching import ScoredTurn
 from slime.judging.hindsight.hints import HintingJudge, HintSource, LlmHints, RuleHints
 from slime.judging.hindsight.teacher import Teacher, TeacherScores, TopIds, Unscored

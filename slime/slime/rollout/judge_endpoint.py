@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from slime.chat import ChatFormat
-from slime.config import JudgeConfig
+from slime.config.sections import JudgeConfig
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError
 from slime.judging.llm.chat_model import ChatModel, EngineModel

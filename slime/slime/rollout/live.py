@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from slime.config import JudgeConfig, RolloutConfig
+from slime.config.sections import JudgeConfig, RolloutConfig
 from slime.data.stitching import ScoredTurn, stitch, why_not_trained
 from slime.errors import LeaseLost
 from slime.judging.precedence import judge_with_feedback

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from slime.chat import ChatFormat
-from slime.config import Config
 from slime.config.loader import load_config
 from slime.config.output_paths import output_path
+from slime.config.sections import Config
 from slime.engines.client import HttpEngine
 from slime.errors import ConfigError, OpenClawError
 from slime.judging.hindsight.teacher import Teacher, Unscored

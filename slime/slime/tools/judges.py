@@ -22,8 +22,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from slime.config import JudgeConfig
 from slime.config.loader import load_config
+from slime.config.sections import JudgeConfig
 from slime.data.stitching import why_not_trained
 from slime.errors import ConfigError
 from slime.judging.calibration import LABELS, Calibration, calibrate, judge_again, read_labelled

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from slime.chat import ChatFormat
-from slime.config import Config
+from slime.config.sections import Config
 from slime.data.conversation_files import (
     Conversation,
     RecordedTurn,

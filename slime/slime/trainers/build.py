@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slime.config import Config
+from slime.config.sections import Config
 from slime.errors import ConfigError, nearest
 from slime.plugins.loading import load_object
 from slime.protocols import Trainer

@@ -15,7 +15,7 @@ from slime.chat import ChatFormat
 from slime.compat.prompts.groups import GroupMaker
 from slime.compat.prompts.source import DataSource, read_prompts
 from slime.compat.sample import Group, RolloutFnEvalOutput, Sample, flatten
-from slime.config import Config
+from slime.config.sections import Config
 from slime.errors import ConfigError, PluginError
 
 PromptSets = Mapping[str, Sequence[Sample]]

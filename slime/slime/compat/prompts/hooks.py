@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from slime.compat.names import arguments_now, check_sampled_by, introduce
 from slime.compat.sample import RolloutFnTrainOutput, Sample, flatten
-from slime.config import Config, PluginConfig
+from slime.config.sections import Config, PluginConfig
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import PROMPT_HOOKS, load_hook
 from slime.plugins.settings import plugin_settings

@@ -22,9 +22,9 @@ from slime.compat.prompts.rewards import GroupComparer, SampleJudge
 from slime.compat.prompts.rollout import PromptRun
 from slime.compat.prompts.source import DataSource, NoPrompts, load_data_source
 from slime.compat.rollout_data import BatchHooks
-from slime.config import Config, PluginConfig
 from slime.config.checks.conditions import PROMPTS
 from slime.config.checks.contradictions import RolloutFacts, RolloutKind, check_rollout
+from slime.config.sections import Config, PluginConfig
 from slime.judging.llm.relative import MAX_REPLIES, RelativeJudge
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import PROMPT_HOOKS, SAMPLING_HOOKS, load_rollout

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from slime.chat import ChatFormat
 from slime.compat.prompts.hooks import LoadedHooks, PromptHooks
 from slime.compat.sample import Group, Sample, flatten
-from slime.config import Config, PromptConfig
+from slime.config.sections import Config, PromptConfig
 from slime.errors import ConfigError, PluginError, nearest
 from slime.plugins.calling import user_code
 from slime.private_files import write_private

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slime.config import Config
+from slime.config.sections import Config
 from slime.plugins.losses import load_loss
 from slime.plugins.policy_loss import load_policy_loss_hooks
 from slime.plugins.settings import plugin_settings
