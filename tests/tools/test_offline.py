@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from openclaw_test.tiny.tokenizer import learn_tokenizer
 from scripted_engine import ScriptedEngine
 from slime.algorithms.advantages import MovingBaseline
 from slime.chat import ChatFormat
-from slime.config.sections import JudgeConfig, LossConfig, RolloutConfig
+from slime.config.sections import Config, JudgeConfig, LossConfig, RolloutConfig
 from slime.data.estimates import with_advantages
 from slime.errors import ConfigError, EngineRejected, EngineUnavailable
 from slime.judging.rules.judge import RuleJudge
@@ -23,7 +24,7 @@ from slime.protocols import TokenScores
 from slime.rollout.context import RolloutContext
 from slime.rollout.live import judged_samples, live_samples, sample_of
 from slime.store import Store
-from slime.tools.offline import Imported, check_conversations, import_conversations
+from slime.tools.offline import Imported, check_conversations, import_data_path
 from slime.types import Batch, SampleGroup, Turn, TurnState, Verdict
 
 
@@ -71,6 +72,14 @@ def write(tmp_path: Path, *talks: object) -> Path:
     file = tmp_path / "talks.jsonl"
     file.write_text("".join(json.dumps(talk) + "\n" for talk in talks))
     return file
+
+
+async def import_conversations(
+    path: Path, store: Store, chat: ChatFormat, engine: ScriptedEngine, min_turns: int = 1
+) -> Imported:
+    settings, rollout = Config(), RolloutConfig(data_path=str(path), min_turns=min_turns)
+    model = replace(settings.model, model_path=str(chat.model_dir))
+    return await import_data_path(replace(settings, model=model, rollout=rollout), store, engine)
 
 
 async def test_replies_are_the_templates_tokens_with_the_policys_log_probs(

@@ -29,7 +29,7 @@ from slime.rollout.context import RolloutContext
 from slime.rollout.hindsight import hint_source
 from slime.store import Store
 from slime.tools.collecting import training_settings
-from slime.tools.offline import import_conversations
+from slime.tools.offline import import_data_path
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Batch, TrainReport
 from slime.weights.versions import Versions
@@ -120,7 +120,7 @@ async def train_offline(model_dir: Path, rollout_dir: Path, folder: Path, *flags
     plan, versions = plan_rollout(config), Versions(config.checkpoint.save_dir)
     progress = Progress(versions.staleness)
     async with Store.open(folder / "conversations") as store:
-        await import_conversations(Path(config.rollout.data_path), store, chat, engine)
+        await import_data_path(config, store, engine)
         ctx = RolloutContext(store, RuleJudge(), "train", progress, config.rollout, config.judge, config.teacher)
         named = {"teacher": Teacher(engine, engine, chat, config.teacher), "hint_source": hint_source(config, None)}
         pipeline = Pipeline(

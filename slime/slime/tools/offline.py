@@ -59,44 +59,21 @@ class Imported:
 
 
 async def import_data_path(config: Config, store: Store, engine: Engine) -> Imported:
-    """What `--data-path` holds, stored; `engine` is the policy, which scores replies without recorded log-probs."""
-    return await import_conversations(
-        Path(config.rollout.data_path),
-        store,
-        ChatFormat.load(config.model.model_path),
-        engine,
-        adapter=config.lora.shared_adapter,
-        min_turns=config.rollout.min_turns,
-        num_workers=config.judge.num_judge_workers,
-    )
-
-
-async def import_conversations(
-    path: Path,
-    store: Store,
-    chat: ChatFormat,
-    engine: Engine,
-    *,
-    adapter: str = "",
-    min_turns: int = 1,
-    num_workers: int = 4,
-) -> Imported:
-    """Store every conversation of a file, of a directory of files, or of another store.
+    """Store every conversation of `--data-path`: a file, a directory of files, or another store.
 
     Args:
         engine: the policy; scores replies that have no log-probs.
-        adapter: whose log-probs they are, as in a `GenerateRequest`.
-        min_turns: conversations with fewer main turns are left out.
-        num_workers: conversations in work at once.
 
     Raises:
         ConfigError: a file is not understood; its place is named.
         EngineUnavailable: the engine went away; what is stored by then is kept, and the same call goes on from there.
     """
+    path, min_turns = Path(config.rollout.data_path), config.rollout.min_turns
     counted: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
-    scorer = _Scorer(store, chat, partial(engine.score, adapter=adapter), counted, left_out)
-    room = asyncio.Semaphore(num_workers)
+    score = partial(engine.score, adapter=config.lora.shared_adapter)
+    scorer = _Scorer(store, ChatFormat.load(config.model.model_path), score, counted, left_out)
+    room = asyncio.Semaphore(config.judge.num_judge_workers)  # conversations in work at once
 
     async def take(conversation: Conversation) -> None:
         left_out["side turn"] += conversation.num_side
