@@ -16,7 +16,7 @@ from slime.chat import ChatFormat
 from slime.config.sections import TeacherConfig
 from slime.engines.client import HttpEngine
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
-from slime.judging.hindsight.teacher import NO_ID, Teacher, TeacherScores, TopLogprobs, Unscored, support_row, with_hint
+from slime.judging.hindsight.teacher import NO_ID, Teacher, TeacherScores, Unscored, logprobs_of, support_row, with_hint
 from slime.protocols import TokenScores
 from slime.types import Completion, SamplingParams, Turn, TurnKind, VersionSpan
 
@@ -184,8 +184,8 @@ async def test_the_hint_whose_teacher_agrees_most_is_chosen(
 
 
 def test_an_id_that_was_not_told_is_as_likely_as_it_can_be_at_most():
-    teacher = TopLogprobs((1, 2, 3), tuple(map(math.log, (0.6, 0.3, 0.09))))
-    policy = TopLogprobs((4, 1, 5), tuple(map(math.log, (0.5, 0.3, 0.1))))
+    teacher = {1: math.log(0.6), 2: math.log(0.3), 3: math.log(0.09)}
+    policy = {4: math.log(0.5), 1: math.log(0.3), 5: math.log(0.1)}
     ids, theirs, ours = support_row(teacher, policy, 2, "student")
     assert ids == (4, 1)
     assert theirs == pytest.approx((math.log(0.01), math.log(0.6)))  # 0.01 is what three ids leave
@@ -194,8 +194,7 @@ def test_an_id_that_was_not_told_is_as_likely_as_it_can_be_at_most():
 
 
 def test_ids_that_were_not_told_share_what_the_others_leave():
-    told = TopLogprobs((1, 2), tuple(map(math.log, (0.9, 0.06))))
-    row = tuple(told.of((1, 3, 4, 5)))
+    row = tuple(logprobs_of((1, 3, 4, 5), {1: math.log(0.9), 2: math.log(0.06)}))
     assert row == pytest.approx([math.log(p) for p in (0.9, 0.04 / 3, 0.04 / 3, 0.04 / 3)])
     assert sum(map(math.exp, row)) < 1
 

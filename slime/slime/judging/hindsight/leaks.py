@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 LONGEST_QUOTATION = 8
-"""Words in a row that a hint may share with what came next."""
+"""Words in a row that a hint must not share with what came next."""
 
 _NUMBER_WORDS = re.findall(
     r"\w+",
@@ -58,7 +58,7 @@ def leak(hint: str, request: str, next_state: str) -> str:
     numbers = _values(said)
     if given := sorted(numbers & _values(told) | numbers - _numbers(asked)):
         return f"it holds the number {given[0]}"
-    if _longest_quotation(said.split(), told.split()) >= LONGEST_QUOTATION:
+    if _runs(said) & _runs(told):
         return f"it quotes {LONGEST_QUOTATION} words or more of what came next"
     return ""
 
@@ -77,12 +77,7 @@ def _numbers(text: str) -> set[str]:
     return {_DIGITS.get(found, found.replace(",", "")) for found in _NUMBER.findall(text)}
 
 
-def _longest_quotation(words: list[str], other: list[str]) -> int:
-    """The most words in a row that stand in both, up to the length that matters."""
-    longest = 0
-    for size in range(1, LONGEST_QUOTATION + 1):
-        runs = {tuple(other[i : i + size]) for i in range(len(other) - size + 1)}
-        if not any(tuple(words[i : i + size]) in runs for i in range(len(words) - size + 1)):
-            break
-        longest = size
-    return longest
+def _runs(text: str) -> set[tuple[str, ...]]:
+    """Every `LONGEST_QUOTATION` words that stand in a row."""
+    words = text.split()
+    return {tuple(words[i : i + LONGEST_QUOTATION]) for i in range(len(words) - LONGEST_QUOTATION + 1)}

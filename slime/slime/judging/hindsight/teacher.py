@@ -166,8 +166,8 @@ class Teacher:
             chosen = [max(by_preference, key=lambda i: sum(overlaps[i]))] * num_tokens
         rows = [
             support_row(
-                TopLogprobs(scores[i].top_ids[t], scores[i].top_logprobs[t]),
-                TopLogprobs(own.top_ids[t], own.top_logprobs[t]),
+                dict(zip(scores[i].top_ids[t], scores[i].top_logprobs[t], strict=True)),
+                dict(zip(own.top_ids[t], own.top_logprobs[t], strict=True)),
                 k,
                 self.config.teacher_support,
             )
@@ -183,39 +183,33 @@ class Teacher:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TopLogprobs:
-    """The k likeliest ids at one token, likeliest first, and their log-probs."""
-
-    ids: Sequence[int]
-    logprobs: Sequence[float]
-
-    def of(self, wanted: Sequence[int]) -> Iterator[float]:
-        """The log-prob of each id; those that are not among them share what is left, so that the sum stays below 1."""
-        known: Mapping[int, float] = dict(zip(self.ids, self.logprobs, strict=True))
-        num_unknown = sum(token_id not in known for token_id in wanted)
-        left = max(1.0 - math.fsum(map(math.exp, self.logprobs)), 1e-9)
-        share = min(math.log(left / max(1, num_unknown)), *self.logprobs)
-        return (known.get(token_id, share) for token_id in wanted)
-
-
 Row = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
+"""The support of one token: k ids, the teacher's log-probs of them, and the policy's."""
 
 
-def support_row(teacher: TopLogprobs, policy: TopLogprobs, k: int, kind: str) -> Row:
-    """The support of one token: k ids, the teacher's log-probs of them, and the policy's.
+def support_row(teacher: Mapping[int, float], policy: Mapping[int, float], k: int, kind: str) -> Row:
+    """The support of a token.
 
     Args:
+        teacher, policy: each one's likeliest ids, likeliest first, and their log-probs.
         kind: `teacher` or `student`, whose k likeliest ids it is; `overlap`: the ids that are among both.
     """
-    theirs, ours = teacher.ids[:k], policy.ids[:k]
+    theirs, ours = list(teacher)[:k], list(policy)[:k]
     ids = {"teacher": theirs, "student": ours, "overlap": [token_id for token_id in ours if token_id in theirs]}[kind]
     missing = k - len(ids)
     return (
         (*ids, *[NO_ID] * missing),
-        (*teacher.of(ids), *[0.0] * missing),
-        (*policy.of(ids), *[0.0] * missing),
+        (*logprobs_of(ids, teacher), *[0.0] * missing),
+        (*logprobs_of(ids, policy), *[0.0] * missing),
     )
+
+
+def logprobs_of(wanted: Sequence[int], known: Mapping[int, float]) -> Iterator[float]:
+    """The log-prob of each id; those that are not among the known share what is left, so that the sum stays below 1."""
+    num_unknown = sum(token_id not in known for token_id in wanted)
+    left = max(1.0 - math.fsum(map(math.exp, known.values())), 1e-9)
+    share = min(math.log(left / max(1, num_unknown)), *known.values())
+    return (known.get(token_id, share) for token_id in wanted)
 
 
 def with_hint(messages: Sequence[Message], hint: str) -> tuple[Message, ...]:
