@@ -12,7 +12,7 @@ from slime.compat.conversion import to_group
 from slime.compat.sample import Sample as SlimeSample
 from slime.config.sections import LossConfig
 from slime.data.estimates import with_advantages
-from slime.data.sessions import with_later_rewards
+from slime.data.outcomes import with_later_rewards
 from slime.types import Batch, Sample, SampleGroup
 
 PPO = {"advantage_estimator": "ppo", "gamma": 0.5, "lambd": 0.5}

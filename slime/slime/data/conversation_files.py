@@ -125,22 +125,14 @@ def _of_lines(lines: Iterable[str], file: Path) -> Iterator[tuple[int, Any]]:
 
 def _of_whole(text: str, file: Path) -> Iterator[tuple[int, Any]]:
     whole = _parsed(text, str(file))
-    start = _gap(text, 0)
-    if not isinstance(whole, list):
-        yield 1 + text.count("\n", 0, start), whole
-        return
-    decoder, line, counted, end = json.JSONDecoder(), 1, 0, start + 1
-    for _ in whole:  # it is sound; now its entries once more, each with its line
-        start = _gap(text, end)
+    is_list = isinstance(whole, list)
+    line, counted, end = 1, 0, text.index("[") + 1 if is_list else 0
+    for value in whole if is_list else [whole]:  # it is sound; now once more, for the line on which each value begins
+        gap = _BETWEEN_VALUES.match(text, end)
+        start = end if gap is None else gap.end()
         line, counted = line + text.count("\n", counted, start), start
-        value, end = decoder.raw_decode(text, start)
         yield line, value
-
-
-def _gap(text: str, position: int) -> int:
-    """Where the next value begins."""
-    found = _BETWEEN_VALUES.match(text, position)
-    return found.end() if found else position
+        _, end = json.JSONDecoder().raw_decode(text, start)
 
 
 def _parsed(text: str, place: str) -> Any:

@@ -28,8 +28,7 @@ from slime.algorithms.advantages import (
 from slime.algorithms.reductions import Reduction
 from slime.algorithms.returns import advantages_over_turns
 from slime.config.sections import LossConfig
-from slime.data.outcomes import Outcome, outcomes
-from slime.data.sessions import goes_on_from
+from slime.data.outcomes import Outcome, goes_on_from, outcomes
 from slime.types import Batch, Sample
 
 _ALWAYS_WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")

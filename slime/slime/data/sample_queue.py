@@ -54,10 +54,6 @@ class SampleQueue:
         *,
         by_source: bool = False,
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, not {capacity}")
-        if max_staleness < 0:
-            raise ValueError(f"max_staleness must be at least 0, not {max_staleness}")
         self.capacity = capacity
         self.max_staleness = max_staleness
         self._staleness = staleness

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from slime.algorithms.losses import reference_kl
 from slime.config.sections import LossConfig, TrainerConfig
+from slime.data.outcomes import with_later_rewards
 from slime.data.packing import plan
 from slime.data.prefix_sharing import share_prefixes
 from slime.data.rows import FlatBatch, Row, rows
-from slime.data.sessions import with_later_rewards
 from slime.plugins.losses import LossHook
 from slime.trainers.loss_values import ScoredBatch
 from slime.trainers.ranks import Ranks
