@@ -17,10 +17,9 @@ from slime.config.sections import JudgeConfig
 from slime.errors import EngineError, EngineRejected, EngineUnavailable
 from slime.judging.hindsight.hints import HintingJudge, LlmHints
 from slime.judging.llm.chat_model import EngineModel
-from slime.judging.llm.judge import LlmJudge
+from slime.judging.llm.judge import LlmJudge, Vote, majority
 from slime.judging.llm.prompts import defuse, judge_messages, read_score, shorten
 from slime.judging.llm.relative import RelativeJudge
-from slime.judging.llm.votes import Vote, majority
 from slime.judging.scripted import ScriptedJudge
 from slime.protocols import Delta, Engine, GenerateRequest, Judge, TokenScores
 from slime.types import Completion, Message, SamplingParams, Verdict, VersionSpan

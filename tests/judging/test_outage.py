@@ -17,9 +17,8 @@ from slime.errors import EngineUnavailable
 from slime.judging import retry
 from slime.judging.hindsight.hints import HintingJudge, LlmHints
 from slime.judging.llm.api_model import ApiModel
-from slime.judging.llm.judge import LlmJudge
+from slime.judging.llm.judge import LlmJudge, Vote, without_quorum
 from slime.judging.llm.scripted_api import Asked, Fault, Line, ScriptedJudgeApi
-from slime.judging.llm.votes import Vote, without_quorum
 from slime.judging.retry import MAX_REFUSALS, CircuitBreaker, Deferrals
 from slime.judging.rules.judge import RuleJudge
 from slime.protocols import Judge

@@ -23,6 +23,7 @@ from typing import Literal, Protocol
 from slime.config.sections import JudgeConfig
 from slime.judging.hindsight.leaks import leak
 from slime.judging.llm.chat_model import ChatModel
+from slime.judging.llm.judge import Question, Unreadable, ask_votes, majority
 from slime.judging.llm.prompts import (
     NEXT_STATE_CHARS,
     SHOWN_MESSAGES,
@@ -32,7 +33,6 @@ from slime.judging.llm.prompts import (
     shorten,
     shown_parts,
 )
-from slime.judging.llm.votes import Question, Unreadable, ask_votes, majority
 from slime.judging.rules.forms import forms
 from slime.judging.rules.judge import asked_before, clauses, weigh
 from slime.protocols import Judge

@@ -19,8 +19,8 @@ from functools import partial
 
 from slime.config.sections import JudgeConfig
 from slime.judging.llm.chat_model import ChatModel
+from slime.judging.llm.judge import Question, Unreadable, Vote, ask_votes, without_quorum
 from slime.judging.llm.prompts import REPLY_CHARS, REQUEST_CHARS, last_box, material, question_about, request_end
-from slime.judging.llm.votes import Question, Unreadable, Vote, ask_votes, without_quorum
 from slime.protocols import Judge
 from slime.store import Store
 from slime.types import Message, Turn, TurnState, Verdict
