@@ -112,9 +112,9 @@ def _check_plugins(config: Config) -> RolloutPlan:
     from slime.compat.install import install
     from slime.compat.prompts.plan import plan_rollout
     from slime.plugins.losses import load_loss
-    from slime.plugins.policy_loss import load_policy_loss_hooks
     from slime.tools.offline import check_conversations
     from slime.trainers.build import check_trainer
+    from slime.trainers.policy_hooks import load_policy_loss_hooks
 
     install()
     plan = plan_rollout(config)

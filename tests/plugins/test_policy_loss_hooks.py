@@ -14,7 +14,7 @@ from slime.errors import ConfigError, PluginError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import LOSS, PG_REDUCER, TIS
 from slime.plugins.losses import LossHook, load_loss
-from slime.plugins.policy_loss import PolicyLossHooks, load_policy_loss_hooks
+from slime.trainers.policy_hooks import PolicyLossHooks, load_policy_loss_hooks, reduced, weighed
 
 MASKS = [torch.ones(3)]
 
@@ -45,7 +45,7 @@ def losses() -> torch.Tensor:
 )
 def test_weights_that_are_none(weigh: Callable[..., Any], words: str) -> None:
     with pytest.raises(PluginError, match=words):
-        PolicyLossHooks(NamedCall.match(weigh, TIS.names)).weighed(offered(losses()))
+        weighed(NamedCall.match(weigh, TIS.names), offered(losses()))
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_weights_that_are_none(weigh: Callable[..., Any], words: str) -> None:
 )
 def test_reducers_that_are_none(reduce: Callable[..., Any], words: str) -> None:
     with pytest.raises(PluginError, match=words):
-        PolicyLossHooks(None, NamedCall.match(reduce, PG_REDUCER.names)).reduced(offered(losses()), losses())
+        reduced(NamedCall.match(reduce, PG_REDUCER.names), offered(losses()), losses())
 
 
 def test_infinite_losses_are_not_the_plug_ins_fault() -> None:
-    hooks = PolicyLossHooks(NamedCall.match(lambda pg_loss: (pg_loss, MASKS, {}), TIS.names))
+    hook = NamedCall.match(lambda pg_loss: (pg_loss, MASKS, {}), TIS.names)
     infinite = torch.tensor([1.0, torch.inf, 3.0], requires_grad=True)
-    assert hooks.weighed(offered(infinite))[0].tolist() == [1.0, torch.inf, 3.0]
+    assert weighed(hook, offered(infinite))[0].tolist() == [1.0, torch.inf, 3.0]
 
 
 WEIGH = "def custom_tis(*, pg_loss, loss_masks, **kwargs):\n    return pg_loss, loss_masks, {}\n"

@@ -29,12 +29,13 @@ from slime.plugins.hooks import (
     ROLLOUT_DATA,
     SLIME_ROLLOUT,
     TIS,
+    load_hook,
     load_rollout,
 )
 from slime.plugins.losses import load_loss
-from slime.plugins.policy_loss import PolicyLossHooks, load_policy_loss_hooks
 from slime.plugins.rewards import load_reward
 from slime.plugins.settings import plugin_settings
+from slime.trainers.policy_hooks import reduced, weighed
 from slime.types import Batch, Sample, SampleGroup
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/plugins.md").read_text(encoding="utf-8")
@@ -79,25 +80,20 @@ def one_sample_in_slimes_layout() -> dict[str, object]:
 
 
 def test_the_weights_of_the_policy_loss(tmp_path):
-    hooks = hooks_on_the_policy_loss(custom_tis_function_path=example(tmp_path, "custom_tis.py"))
+    hook = load_hook(TIS, example(tmp_path, "custom_tis.py"))
     offered = one_sample_in_slimes_layout()
-    losses, mask, figures = hooks.weighed(offered)
+    losses, mask, figures = weighed(hook, offered)
     assert losses.tolist() == [0.0, 6.0]
     assert mask.tolist() == [0.0, 1.0]
     assert figures["tis"].tolist() == [pytest.approx(torch.e)] * 2
-    far = hooks.weighed({**offered, "rollout_log_probs": [torch.tensor([-1.0, -9.0])]})
+    far = weighed(hook, {**offered, "rollout_log_probs": [torch.tensor([-1.0, -9.0])]})
     assert far[1].tolist() == [0.0, 0.0]
 
 
 def test_the_reducer_of_the_policy_loss(tmp_path):
-    path = example(tmp_path, "pg_loss_reducer.py")
-    hooks = hooks_on_the_policy_loss(custom_pg_loss_reducer_function_path=path)
+    hook = load_hook(PG_REDUCER, example(tmp_path, "pg_loss_reducer.py"))
     offered = one_sample_in_slimes_layout()
-    assert hooks.reduced(offered, offered["pg_loss"]).item() == pytest.approx(0.003)
-
-
-def hooks_on_the_policy_loss(**paths: str) -> PolicyLossHooks:
-    return load_policy_loss_hooks(PluginConfig(**paths))
+    assert reduced(hook, offered, offered["pg_loss"]).item() == pytest.approx(0.003)
 
 
 def test_the_reward_function(tmp_path):

@@ -14,7 +14,7 @@ from slime.errors import PluginError
 from slime.plugins.calling import NamedCall
 from slime.plugins.hooks import PG_REDUCER, TIS
 from slime.plugins.losses import load_loss
-from slime.plugins.policy_loss import PolicyLossHooks
+from slime.trainers.policy_hooks import PolicyLossHooks
 from slime.trainers.torch.trainer import TorchTrainer
 from slime.types import Sample
 

@@ -21,8 +21,7 @@ from slime.algorithms.objective import policy_objective
 from slime.algorithms.reductions import sum_of_means
 from slime.data.rows import FlatBatch
 from slime.errors import PluginError
-from slime.plugins.policy_loss import PolicyLossHooks
-from slime.trainers.policy_hooks import BoundHooks
+from slime.trainers.policy_hooks import PolicyLossHooks
 from slime.trainers.responses import response_lengths, trainable
 from slime.trainers.token_head import TokenHead
 
@@ -127,7 +126,7 @@ class LossValues(Mapping[str, Any]):
             compute_entropy=self["compute_entropy"],
             proximal_logprobs=self["proximal_logprobs"],
             sequence_index=self["sequence_index"],
-            hooks=BoundHooks(self.hooks, self, self.flat).of_objective(),
+            hooks=self.hooks.bound(self, self.flat),
         )
 
     def _proximal_logprobs(self) -> Tensor:

@@ -16,8 +16,8 @@ from torch import Tensor
 from slime.algorithms.reductions import Reduction
 from slime.data.rows import FlatBatch, Row, flatten
 from slime.plugins.losses import LossHook
-from slime.plugins.policy_loss import PolicyLossHooks
 from slime.trainers.loss_values import LossValues, ScoredBatch
+from slime.trainers.policy_hooks import PolicyLossHooks
 from slime.trainers.token_head import TokenHead
 
 Forward = Callable[[FlatBatch], tuple[Tensor, TokenHead]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from slime.config.sections import Config
 from slime.plugins.losses import load_loss
-from slime.plugins.policy_loss import load_policy_loss_hooks
 from slime.plugins.settings import plugin_settings
 from slime.trainers.build import TrainerBackend
+from slime.trainers.policy_hooks import load_policy_loss_hooks
 from slime.trainers.ranks import join_ranks
 from slime.trainers.torch import eight_bit
 from slime.trainers.torch.trainer import TorchTrainer

@@ -33,7 +33,6 @@ from slime.data.prefix_sharing import share_prefixes
 from slime.data.rows import Row, rows
 from slime.errors import TrainerError
 from slime.plugins.losses import LossHook
-from slime.plugins.policy_loss import PolicyLossHooks
 from slime.plugins.settings import plugin_settings
 from slime.protocols import Resumed
 from slime.trainers.checkpoint import (
@@ -43,6 +42,7 @@ from slime.trainers.checkpoint import (
     resumable_checkpoint,
     write_checkpoint,
 )
+from slime.trainers.policy_hooks import PolicyLossHooks
 from slime.trainers.prescoring import Prescorer
 from slime.trainers.ranks import Ranks
 from slime.trainers.scoring import Scorer
