@@ -22,15 +22,13 @@ from transformers import AutoModelForCausalLM
 torch.set_num_threads(1)
 
 
-@functools.cache
-def _root() -> Path:
-    return Path(tempfile.mkdtemp(prefix="embedded-engine-"))
+_MODELS = tempfile.TemporaryDirectory(prefix="embedded-engine-")  # removed when the tests end
 
 
 @functools.cache
 def random_model(seed: int = 0) -> Path:
     """A random two-layer Qwen3 whose first 256 tokens are the bytes."""
-    return build_random_model(_root() / f"model-{seed}", seed)
+    return build_random_model(Path(_MODELS.name) / f"model-{seed}", seed)
 
 
 @functools.cache
