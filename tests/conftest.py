@@ -71,11 +71,11 @@ def shared_dir() -> Path:
 def tiny_model_dir() -> Path:
     """The whole tiny model, for tests that need one which can do something. Building it takes minutes, so that it is
     kept for the next run of tests, `make test-long` after `make test`; one of other sources is built anew. Of workers
-    that need it at once one builds it, and the others wait."""
+    that need it at once one builds it, and the others wait; the time limit of a test begins after that."""
     directory = ROOT / "build" / "tiny-model"
     directory.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "openclaw.cli", "tiny-model", str(directory)]
     with (directory.parent / "tiny-model.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run(command, check=True, timeout=1500, capture_output=True)
+        subprocess.run(command, check=True, timeout=3000, capture_output=True)
     return directory

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from slime.monitor import read_metrics
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800, func_only=True)]
 
 UPDATES = 24
 

@@ -14,7 +14,7 @@ from openclaw_test.people.users import Person
 from openclaw_test.training_run import TrainingRun
 from slime.store import Store
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900, func_only=True)]
 
 UPDATES, BATCH = 3, 8
 RUNS = {

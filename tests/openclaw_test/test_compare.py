@@ -174,7 +174,7 @@ async def test_a_run_that_ended_is_not_waited_for():
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1800, func_only=True)
 def test_a_method_and_a_baseline_on_the_tiny_model(tmp_path: Path, tiny_model_dir: Path):
     """One update is no proof of anything, but everything on the way to the table is passed through."""
     flags = ["--persona", "student", "--sessions", "6", "--seeds", "1", "--updates", "1", "--batch-size", "4"]

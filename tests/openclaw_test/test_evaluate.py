@@ -153,7 +153,7 @@ def without_rounding_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1800, func_only=True)
 def test_a_taught_model_outranks_an_untaught_one_and_the_numbers_come_twice(
     repository: Path, tmp_path: Path, tiny_model_dir: Path
 ):

@@ -149,7 +149,7 @@ def test_sources_and_seed_make_the_fingerprint(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1800, func_only=True)
 def test_what_the_whole_model_can_do(tiny_model_dir: Path) -> None:
     """It answers sums, hardly ever plainly by itself, and does what it is told about style, whoever tells it."""
     able = measure_abilities(tiny_model_dir)
