@@ -11,7 +11,7 @@ import pytest
 from random_model import build_random_model
 from slime.config.sections import EngineConfig, ModelConfig
 from slime.engines.client import HttpEngine
-from slime.engines.door import Door
+from slime.engines.door import behind_token
 from slime.engines.launch import start_engine, with_token
 from slime.errors import EngineRejected
 from slime.protocols import GenerateRequest
@@ -61,7 +61,7 @@ async def check_door(
         async with HttpEngine(process.url, token=engine.engine_token) as ours:
             sampling = SamplingParams(max_new_tokens=2)
             assert (await ours.generate(GenerateRequest("r", (1, 2, 3), sampling))).token_ids
-        assert engine.engine_token.encode() not in shown_of(process.pid)
+        assert engine.engine_token.encode() not in shown_of(process.process.pid)
         assert [path.name for path in log_path.parent.iterdir()] == ["engine.log"]
         assert log_path.stat().st_mode & 0o777 == 0o600
         assert log_path.parent.stat().st_mode & 0o777 == 0o700
@@ -74,7 +74,7 @@ async def test_a_door_lets_a_probe_see_that_somebody_is_at_home() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"in"})
 
-    transport = httpx.ASGITransport(Door(home, "t"))
+    transport = httpx.ASGITransport(behind_token(home, "t"))
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
         assert (await client.get("/health")).text == "in"
         assert (await client.get("/health_generate")).status_code == 401

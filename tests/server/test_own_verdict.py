@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from server_rig import ADMIN_KEY, Rig, StartRig, listening
-from slime.engines.door import Door
+from slime.engines.door import behind_token
 from slime.engines.scripted.server import ScriptedApp
 from slime.engines.serving import Serving
 from slime.judging.rules.judge import RuleJudge
@@ -89,7 +89,7 @@ async def agent(start: StartRig, open_place: Path) -> AsyncIterator[Agent]:
     rig = await start(api_key=CHAT_KEY, buffer_dir=buffer_dir)
     write_private(buffer_dir / "admin.key", ADMIN_KEY + "\n")
     reply = await rig.chat(headers={"authorization": f"Bearer {CHAT_KEY}", "x-session-id": "mine"})
-    async with listening(Door(ScriptedApp(rig.engine), "the engine's token")) as engine_url:
+    async with listening(behind_token(ScriptedApp(rig.engine), "the engine's token")) as engine_url:
         Serving(rig.url, "/models/tiny", str(buffer_dir), (engine_url,), "the engine's token").write(buffer_dir)
         yield Agent(rig, reply.headers["x-openclaw-turn"], engine_url, buffer_dir)
 

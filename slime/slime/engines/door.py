@@ -17,24 +17,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from slime.engines.dialect.versions import version_from_wire
 
 
-class Door:
-    """An ASGI application behind a token.
+def behind_token(application: ASGIApp, token: str) -> ASGIApp:
+    """The application, for requests that bring the token."""
+    expected = f"Bearer {token}".encode()
 
-    >>> application = Door(application, token)
-    """
-
-    def __init__(self, application: ASGIApp, token: str) -> None:
-        self._application = application
-        self._expected = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/health" and not self._is_known(scope):
+    async def door(scope: Scope, receive: Receive, send: Send) -> None:
+        given = next((value for name, value in scope.get("headers", ()) if name == b"authorization"), b"")
+        if scope["type"] == "http" and scope["path"] != "/health" and not hmac.compare_digest(given, expected):
             return await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
-        await self._application(scope, receive, send)
+        await application(scope, receive, send)
 
-    def _is_known(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return hmac.compare_digest(given, self._expected)
+    return door
 
 
 def engine_parser(prog: str, description: str | None) -> ArgumentParser:
@@ -58,7 +51,7 @@ def listen(application: ASGIApp, args: Namespace, *, log_level: str, grace_s: in
     """
     token = sys.stdin.readline().strip() if args.token_from_stdin else ""
     uvicorn.run(
-        Door(application, token) if token else application,
+        behind_token(application, token) if token else application,
         host=args.host,
         port=args.port,
         log_level=log_level,

@@ -261,8 +261,7 @@ async def _while_connected(work: Coroutine[Any, Any, None], receive: Receive) ->
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
-        if not working.done():
-            working.cancel()
+        working.cancel()  # nothing to one that is done
         await asyncio.gather(working, gone, return_exceptions=True)
     if not working.cancelled():
         working.result()

@@ -46,11 +46,9 @@ class Supervisor:
         """Returns when it works. Raises EngineUnavailable when it does not start, or is killed again and again."""
         while True:
             try:
-                await self._start()
+                return await self._start()
             except EngineKilled as error:
                 self._died(str(error))
-            else:
-                return
 
     async def supervise(self) -> None:
         """Start it again whenever it dies, until cancelled. Raises as `start`."""

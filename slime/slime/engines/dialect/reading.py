@@ -186,13 +186,8 @@ def _read_spans(spans: Sequence[Json], num_tokens: int) -> tuple[VersionSpan, ..
     read = tuple(
         VersionSpan(version_from_wire(s["version"]), s["start"], s["end"]) for s in spans if s["end"] > s["start"]
     )
-    covered = 0
-    for span in read:
-        if span.start != covered:
-            raise EngineError(f"version spans leave a gap or overlap at token {covered}: {spans}")
-        covered = span.end
-    if covered != num_tokens:
-        raise EngineError(f"version spans cover {covered} of {num_tokens} tokens")
+    if [0, *(span.end for span in read)] != [*(span.start for span in read), num_tokens]:
+        raise EngineError(f"version spans do not follow each other from token 0 to {num_tokens}: {spans}")
     return read
 
 

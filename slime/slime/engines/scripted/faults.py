@@ -56,7 +56,3 @@ class Faults:
     def are_planned(self) -> bool:
         """Whether any was ever planned: one that was drawn last may go on."""
         return bool(self._planned or self.fired)
-
-    @property
-    def num_pending(self) -> int:
-        return sum(fault is not None for fault in self._planned)

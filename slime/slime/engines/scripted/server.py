@@ -62,7 +62,6 @@ def _fault_routes(plans: Faults) -> list[Route]:
         return reply({})
 
     async def fired(request: Request) -> Response:
-        counts = {str(fault): times for fault, times in plans.fired.items()}
-        return reply({"fired": counts, "num_pending": plans.num_pending})
+        return reply({"fired": {str(fault): times for fault, times in plans.fired.items()}})
 
     return [Route("/faults", fired), posted(PlanCall, faults)]
