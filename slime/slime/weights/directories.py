@@ -27,7 +27,6 @@ from slime.errors import WeightsError
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
-_CHUNK_BYTES = 1 << 22
 _NUM_SYNCED = 8  # files and directories at once
 _Content = TypeVar("_Content")
 
@@ -179,12 +178,9 @@ def _files_below(directory: Path) -> list[str]:
 
 
 def _record(file: Path) -> FileRecord:
-    digest, size = hashlib.blake2b(digest_size=32), 0
     with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return FileRecord(size, digest.hexdigest())
+        digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=32))
+        return FileRecord(stream.tell(), digest.hexdigest())
 
 
 def _sync_tree(directory: Path) -> None:
