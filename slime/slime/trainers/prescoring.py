@@ -72,9 +72,11 @@ class Prescorer:
         counts = [row.num_trainable for row in all_rows]
         places = torch.split(torch.arange(sum(counts)), counts)
         trained = [index for index, count in enumerate(counts) if count]
-        placed = [_with_stream(all_rows[index], _PLACE, places[index]) for index in trained]
+        placed = [
+            replace(row, streams={**row.streams, _PLACE: place}) for row, place in zip(all_rows, places, strict=True)
+        ]
         names = [samples[index].trajectory_id or f"sample {index}" for index in trained]
-        fed, _ = share_prefixes(placed, names, [counts[index] for index in trained])
+        fed, _ = share_prefixes([placed[index] for index in trained], names, [counts[index] for index in trained])
         found = torch.zeros(len(self.names), sum(counts))
         lengths = [row.length for row in fed]
         for micro in plan(lengths, self.trainer.max_tokens_per_gpu, self.ranks.world_size)[self.ranks.rank]:
@@ -106,7 +108,3 @@ class Prescorer:
             for name, values in zip(self.names, scores, strict=True)
         }
         return replace(sample, streams={**sample.streams, **streams})
-
-
-def _with_stream(row: Row, name: str, stream: Tensor) -> Row:
-    return replace(row, streams={**row.streams, name: stream})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,22 +58,14 @@ class Scorer:
         """
         flat = flatten(micro).to(self.device)
         hidden, head = self.policy(flat)
-        policy_logprobs, entropies = head.logprobs_and_entropy(flat.targets)
-        reference_head = reference_logprobs = None
-        if self.reference is not None:
-            with torch.no_grad():
-                _, reference_head = self.reference(flat)
-                reference_logprobs, _ = reference_head.logprobs_and_entropy(flat.targets)
-        return ScoredBatch(
-            flat=flat,
-            weights=self.reduction.weights(sizes, flat.counts).to(self.device, torch.float32),
-            hidden=hidden,
-            policy_head=head,
-            policy_logprobs=policy_logprobs,
-            entropies=entropies,
-            reference_head=reference_head,
-            reference_logprobs=reference_logprobs,
-        )
+        weights = self.reduction.weights(sizes, flat.counts).to(self.device, torch.float32)
+        scored = ScoredBatch(flat, weights, hidden, head, *head.logprobs_and_entropy(flat.targets))
+        if self.reference is None:
+            return scored
+        with torch.no_grad():
+            _, reference = self.reference(flat)
+            reference_logprobs, _ = reference.logprobs_and_entropy(flat.targets)
+        return replace(scored, reference_head=reference, reference_logprobs=reference_logprobs)
 
     def evaluate(self, scored: ScoredBatch) -> tuple[Tensor, Mapping[str, float]]:
         """The loss of a micro-batch: its share of the sum over trajectories.

@@ -161,12 +161,10 @@ class Optimizer:
 
 def offloads(parameters: Mapping[str, Tensor], config: TrainerConfig) -> bool:
     """Whether to step in CPU memory: as asked for, where the parameters are elsewhere."""
-    if not config.offload_optimizer_state:
-        return False
-    if all(parameter.device.type == "cpu" for parameter in parameters.values()):
+    are_elsewhere = any(parameter.device.type != "cpu" for parameter in parameters.values())
+    if config.offload_optimizer_state and not are_elsewhere:
         log.info("offload_optimizer_state changes nothing: the parameters are in CPU memory too")
-        return False
-    return True
+    return config.offload_optimizer_state and are_elsewhere
 
 
 def _why_skipped(norm: float, loss: float) -> str:
