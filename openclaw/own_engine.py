@@ -28,7 +28,7 @@ class OwnEngine:
         self._config = config
         self._port = port
         self._log_path = log_path
-        self._process: EngineProcess | None = None
+        self._engine: EngineProcess | None = None
 
     async def run(self) -> None:
         """Run until cancelled. Raises EngineUnavailable when the engine does not start or keeps crashing."""
@@ -37,8 +37,8 @@ class OwnEngine:
             await supervisor.start()
             await supervisor.supervise()
         finally:
-            if self._process is not None:
-                await self._process.stop()
+            if self._engine is not None:
+                await self._engine.stop()
 
     async def _start(self) -> None:
         began = time.monotonic()
@@ -47,16 +47,16 @@ class OwnEngine:
             started = start_engine(
                 self._model, self._config, log_path=self._log_path, port=self._port, gpus=self._config.engine_gpus
             )
-            self._process = await started
+            self._engine = await started
         finally:
             progress.cancel()
         seconds = time.monotonic() - began
-        log.info("engine ready url=%s pid=%d seconds=%.1f", self._process.url, self._process.pid, seconds)
+        log.info("engine ready url=%s pid=%d seconds=%.1f", self._engine.url, self._engine.process.pid, seconds)
 
     async def _wait(self) -> str:
-        assert self._process is not None
-        status = await self._process.wait()
-        await self._process.stop()  # reap the rest of its process group
+        assert self._engine is not None
+        status = await self._engine.process.wait()
+        await self._engine.stop()  # reap the rest of its process group
         return f"status={status} log={self._log_path}"
 
 

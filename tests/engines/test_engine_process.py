@@ -28,7 +28,7 @@ from slime.engines.launch import start_engine
 async def own():
     model = ModelConfig(model_path=sys.argv[1], device="cpu")
     engine = await start_engine(model, EngineConfig(), backend="scripted", log_path=Path(sys.argv[2]))
-    print(engine.pid, flush=True)
+    print(engine.process.pid, flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(own())
@@ -61,10 +61,10 @@ async def test_an_engine_is_ready_when_it_is_handed_over_and_gone_after_stop(mod
     process = await start_engine(model, EngineConfig(), backend="scripted", log_path=tmp_path / "logs" / "engine.log")
     async with HttpEngine(process.url) as engine:
         assert await engine.version() == 0
-    assert process.is_alive
+    assert _is_running(process.process.pid)
     await process.stop()
-    assert not process.is_alive
-    assert not _is_running(process.pid)
+    assert process.process.returncode is not None
+    assert not _is_running(process.process.pid)
 
 
 def test_an_engine_does_not_outlive_an_owner_that_is_killed(model: ModelConfig, tmp_path: Path):

@@ -45,18 +45,6 @@ class EngineProcess:
     process: asyncio.subprocess.Process
     log_path: Path
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.returncode is None
-
-    async def wait(self) -> int:
-        """The exit status, once there is one."""
-        return await self.process.wait()
-
     async def stop(self, grace_s: float = 10.0) -> None:
         """Ask it to end, insist after `grace_s`; its children end with it."""
         await end_process(self.process, grace_s)
@@ -124,7 +112,7 @@ async def _wait_until_ready(started: EngineProcess, engine: EngineConfig) -> Non
     deadline = time.monotonic() + timeout_s
     reason = "it never answered"
     async with HttpEngine(started.url, token=engine.engine_token) as client:
-        while time.monotonic() < deadline and started.is_alive:
+        while time.monotonic() < deadline and started.process.returncode is None:
             try:
                 await client.health(timeout_s=min(30.0, max(1.0, deadline - time.monotonic())))
                 return
