@@ -63,7 +63,7 @@ class RaggedStep:
     kv: KVSlots
     rows: list[int]
     lengths: list[int]
-    chunks: list[Chunk]
+    chunks: list[Chunk] = field(default_factory=list)
     _masks: dict[tuple[int, int | None], torch.Tensor | None] = field(default_factory=dict)
     _row_slots: torch.Tensor | None = None
     _row_positions: torch.Tensor | None = None

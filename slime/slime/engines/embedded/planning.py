@@ -80,35 +80,26 @@ def plan_step(running: Items[Sequence], kv: KVSlots, budget: int, device_type: s
         is_decoding = sequence.remaining == 1 and sequence.max_new_tokens > 0
         (decoding if is_decoding else prompts).append(sequence)
     batched, apart = _split_rows(decoding, _CALL_COST.get(device_type, 256))
-    step = RaggedStep(
-        kv, [_index(sequence) for sequence in batched], [len(sequence.tokens) for sequence in batched], []
-    )
-    plan = StepPlan(step)
+    plan = StepPlan(RaggedStep(kv, list(map(_index, batched)), [len(sequence.tokens) for sequence in batched]))
+    scored: list[int] = []
     for sequence in batched:
-        _note_adapter(plan, sequence, 1)
-        plan.keep.append(len(plan.ids))
-        plan.sampled.append(sequence)
-        plan.ids.append(sequence.tokens[-1])
-        plan.positions.append(len(sequence.tokens) - 1)
-        plan.computed.append((sequence, 1))
-    scored: list[tuple[Sequence, int, range]] = []
+        _add(plan, sequence, 1, scored)
     for sequence, count in [(sequence, 1) for sequence in apart] + _grant(prompts, budget):
-        _add_chunk(plan, sequence, count, scored)
-    for sequence, offset, positions in scored:
-        plan.keep.extend(position + offset for position in positions)
-        plan.scoring.append((sequence, positions))
+        plan.step.chunks.append(Chunk(len(plan.ids), count, _index(sequence), sequence.computed))
+        plan.num_chunk_tokens += count
+        _add(plan, sequence, count, scored)
+    plan.keep += scored
     return plan
 
 
-def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[tuple[Sequence, int, range]]) -> None:
+def _add(plan: StepPlan, sequence: Sequence, count: int, scored: list[int]) -> None:
+    """Compute a sequence's next `count` tokens; those whose logits score its prompt are added to `scored`."""
     start, first = sequence.computed, len(plan.ids)
     end = start + count
     _note_adapter(plan, sequence, count)
-    plan.step.chunks.append(Chunk(first, count, _index(sequence), start))
     plan.ids.extend(sequence.tokens[start:end])
     plan.positions.extend(range(start, end))
     plan.computed.append((sequence, count))
-    plan.num_chunk_tokens += count
     is_complete = end == len(sequence.tokens)
     wants_tokens = sequence.max_new_tokens > 0
     if is_complete and wants_tokens:
@@ -124,7 +115,8 @@ def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[tupl
     if not wants_tokens and is_complete and not positions:
         positions = range(end - 1, end)
     if positions and (not wants_tokens or not sequence.is_prompt_scored):
-        scored.append((sequence, first - start, positions))
+        plan.scoring.append((sequence, positions))
+        scored.extend(first - start + position for position in positions)
 
 
 def _note_adapter(plan: StepPlan, sequence: Sequence, count: int) -> None:

@@ -48,14 +48,13 @@ def _rows(logprobs: torch.Tensor, call: GenerateCall) -> tuple[list[list[Entry]]
     chosen: list[list[Entry]] = []
     if call.top_logprobs_num:
         values, ids = logprobs.clamp_min(floor).topk(min(call.top_logprobs_num, logprobs.shape[-1]), dim=-1)
-        top = [
-            [(logprob, token_id, None) for logprob, token_id in zip(*row, strict=True)]
-            for row in zip(values.tolist(), ids.tolist(), strict=True)
-        ]
+        top = _entries(values, ids)
     if call.token_ids_logprob:
         columns = torch.tensor(call.token_ids_logprob, device=logprobs.device)
-        chosen = [
-            [(logprob, token_id, None) for logprob, token_id in zip(row, call.token_ids_logprob, strict=True)]
-            for row in logprobs[:, columns].clamp_min(floor).tolist()
-        ]
+        chosen = _entries(logprobs[:, columns].clamp_min(floor), columns.expand(len(logprobs), -1))
     return top, chosen
+
+
+def _entries(values: torch.Tensor, ids: torch.Tensor) -> list[list[Entry]]:
+    rows = zip(values.tolist(), ids.tolist(), strict=True)
+    return [[(logprob, token_id, None) for logprob, token_id in zip(*row, strict=True)] for row in rows]

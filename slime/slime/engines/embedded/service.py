@@ -7,6 +7,7 @@ answers. A reader that is slower than the model finds several tokens at once, ne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 import uuid
@@ -215,7 +216,7 @@ class EngineService(EngineCore[Ticket]):
         """A pause as short as a weight update's only has to be answered in."""
         if not self.loop.is_alive:
             return False
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 if self.loop.is_paused:
                     if time.monotonic() - self.loop.paused_at > LONGEST_PAUSE_S:
@@ -226,8 +227,6 @@ class EngineService(EngineCore[Ticket]):
                 call = GenerateCall(rid=f"HEALTH_CHECK_{uuid.uuid4().hex}", input_ids=(0,), sampling_params=greedy)
                 async for said in self._answers(self._open(Sequence(call, is_probe=True))):
                     return bool(said["meta_info"]["finish_reason"]["type"] != "abort")
-        except TimeoutError:
-            pass
         return False
 
     async def figures(self) -> Json:

@@ -177,12 +177,9 @@ class KVSlots:
     def _swap(self, first: int, second: int) -> None:
         a, b = self.slots[first], self.slots[second]
         length = max(a.length, b.length)
-        if not a.length or not b.length:
-            self._copy(*(first, second) if a.length else (second, first), length)
-        else:
-            kept = self._cache[:, :, first, :, :length].clone()
-            self._copy(second, first, length)
-            self._cache[:, :, second, :, :length] = kept
+        kept = self._cache[:, :, first, :, :length].clone()
+        self._copy(second, first, length)
+        self._cache[:, :, second, :, :length] = kept
         self.slots[first], self.slots[second] = b, a
         a.index, b.index = second, first
 
