@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from slime.protocols import Judge
 from slime.types import Feedback, Turn, Verdict
@@ -30,13 +29,10 @@ def effective_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     """
     ranked = sorted(reversed(verdicts), key=lambda verdict: (not verdict.is_judged, _rank(verdict)))
     best, *others = ranked
-    details: dict[str, Any] = {}
-    for verdict in reversed(ranked):
-        details |= verdict.details
     return replace(
         best,
         hints=next((verdict.hints for verdict in ranked if verdict.hints), ()),
-        details=details,
+        details={name: fact for verdict in reversed(ranked) for name, fact in verdict.details.items()},
         judgements=tuple(said for verdict in verdicts for said in verdict.as_judgements())
         if others
         else best.judgements,

@@ -28,6 +28,7 @@ SELECT turn_id, session_id, parent_id, kind, state, created_at, records.body AS 
 FROM turns JOIN records USING (seq) JOIN contents ON content_id = reply_id
 WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq
 """
+SESSIONS = "SELECT session_id FROM json_each(?) JOIN turns ON seq = value GROUP BY session_id ORDER BY MIN(key) LIMIT ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,7 @@ def read_recalled(
         newest = "SELECT seq FROM matching_keys WHERE key = ? ORDER BY seq DESC LIMIT ?"
         found += connection.column(newest, (key, MAX_PER_KEY))
     seqs = dict.fromkeys(found[:MAX_SEQS])
-    sessions = dict.fromkeys(
-        session_id
-        for seq in seqs
-        for session_id in connection.column("SELECT session_id FROM turns WHERE seq = ?", (seq,))
-    )
-    for session_id in list(sessions)[:MAX_SESSIONS]:
+    for session_id in connection.column(SESSIONS, (json.dumps(list(seqs)), MAX_SESSIONS)):
         newest = "SELECT seq FROM turns WHERE session_id = ? ORDER BY seq DESC LIMIT ?"
         seqs |= dict.fromkeys(connection.column(newest, (session_id, MAX_PER_SESSION)))
     first = "SELECT seq FROM turns WHERE session_id = ? ORDER BY seq LIMIT 1"

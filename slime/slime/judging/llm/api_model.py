@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 import openai
@@ -80,14 +79,15 @@ class ApiModel:
             EngineUnavailable: it is down, overloaded or too slow, after all retries; or it was so just now.
             EngineRejected: it refuses the request: key, model, length.
         """
-        return await self._breaker.call(lambda: self._in_time(lambda: self._answer(messages, request_id, sampling)))
 
-    async def _in_time(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await with_retries(call, self._retries)
-        except TimeoutError as error:
-            raise EngineUnavailable(f"{self._client.base_url}: no answer within {self._timeout_s:g} s") from error
+        async def in_time() -> Answer:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await with_retries(lambda: self._answer(messages, request_id, sampling), self._retries)
+            except TimeoutError as error:
+                raise EngineUnavailable(f"{self._client.base_url}: no answer within {self._timeout_s:g} s") from error
+
+        return await self._breaker.call(in_time)
 
     async def _answer(self, messages: list[Message], request_id: str, sampling: SamplingParams) -> Answer:
         """One attempt."""
@@ -149,8 +149,7 @@ class ApiModel:
                 raise TypeError(f"content is a {type(text).__name__}")
             return Answer(text, str(choice.finish_reason), str(reply.model or self.name))
         except (AttributeError, IndexError, TypeError) as error:
-            message = f"{self._client.base_url}: the answer is no chat completion"
-            raise EngineUnavailable(message, _FIRST_BACKOFF_S) from error
+            raise ValueError("it is no chat completion") from error
 
 
 def _retry_after_s(error: openai.APIStatusError) -> float:

@@ -11,13 +11,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PATH = Path(__file__).with_name("forms.toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """One thing that speaks for a score: `Evidence(-1, "change request", "make it shorter")`."""
 
     score: int
