@@ -80,26 +80,34 @@ def plan_step(running: Items[Sequence], kv: KVSlots, budget: int, device_type: s
         is_decoding = sequence.remaining == 1 and sequence.max_new_tokens > 0
         (decoding if is_decoding else prompts).append(sequence)
     batched, apart = _split_rows(decoding, _CALL_COST.get(device_type, 256))
-    plan = StepPlan(RaggedStep(kv, list(map(_index, batched)), [len(sequence.tokens) for sequence in batched]))
+    lengths = [len(sequence.tokens) for sequence in batched]
+    plan = StepPlan(
+        RaggedStep(kv, [_index(sequence) for sequence in batched], lengths),
+        ids=[sequence.tokens[-1] for sequence in batched],
+        positions=[length - 1 for length in lengths],
+        keep=list(range(len(batched))),
+        sampled=batched,
+        computed=[(sequence, 1) for sequence in batched],
+    )
+    for row, sequence in enumerate(batched):
+        _note_adapter(plan, sequence, row, 1)
     scored: list[int] = []
-    for sequence in batched:
-        _add(plan, sequence, 1, scored)
     for sequence, count in [(sequence, 1) for sequence in apart] + _grant(prompts, budget):
-        plan.step.chunks.append(Chunk(len(plan.ids), count, _index(sequence), sequence.computed))
-        plan.num_chunk_tokens += count
-        _add(plan, sequence, count, scored)
+        _add_chunk(plan, sequence, count, scored)
     plan.keep += scored
     return plan
 
 
-def _add(plan: StepPlan, sequence: Sequence, count: int, scored: list[int]) -> None:
+def _add_chunk(plan: StepPlan, sequence: Sequence, count: int, scored: list[int]) -> None:
     """Compute a sequence's next `count` tokens; those whose logits score its prompt are added to `scored`."""
     start, first = sequence.computed, len(plan.ids)
     end = start + count
-    _note_adapter(plan, sequence, count)
+    _note_adapter(plan, sequence, first, count)
+    plan.step.chunks.append(Chunk(first, count, _index(sequence), start))
     plan.ids.extend(sequence.tokens[start:end])
     plan.positions.extend(range(start, end))
     plan.computed.append((sequence, count))
+    plan.num_chunk_tokens += count
     is_complete = end == len(sequence.tokens)
     wants_tokens = sequence.max_new_tokens > 0
     if is_complete and wants_tokens:
@@ -119,10 +127,10 @@ def _add(plan: StepPlan, sequence: Sequence, count: int, scored: list[int]) -> N
         scored.extend(first - start + position for position in positions)
 
 
-def _note_adapter(plan: StepPlan, sequence: Sequence, count: int) -> None:
-    """The next `count` tokens of the step are this sequence's."""
+def _note_adapter(plan: StepPlan, sequence: Sequence, first: int, count: int) -> None:
+    """`count` tokens of the step, from `first` on, are this sequence's."""
     if sequence.adapter is not None:
-        spans, first = plan.adapted.setdefault(sequence.adapter, []), len(plan.ids)
+        spans = plan.adapted.setdefault(sequence.adapter, [])
         start = spans.pop()[0] if spans and spans[-1][1] == first else first
         spans.append((start, first + count))
 
