@@ -68,6 +68,7 @@ class Policy:
         verify_weights(model_dir)
         self._model_dir = model_dir
         self._dropout = lora.lora_dropout if lora is not None else 0.0
+        self._is_merged = lora is not None and lora.lora_publish == "merged"
         self._served_dtype = served_dtype
         self.model = load_model(model_dir, compute_dtype)
         self.model.to(device).requires_grad_(is_trained)
@@ -144,13 +145,10 @@ class Policy:
             return Policy(self._model_dir, self.device, self.compute_dtype, is_trained=False).forward
         return self.lora.off()(self.forward)  # a context manager decorates, too
 
-    def publish(self, weights_dir: Path, version: int, *, is_merged: bool = False) -> Manifest:
-        """As `write`, for engines, in the type that they serve.
-
-        Args:
-            is_merged: the whole model that base and adapter are together, in place of the adapter.
-        """
-        if is_merged and self.lora is not None:
+    def publish(self, weights_dir: Path, version: int) -> Manifest:
+        """As `write`, for engines, in the type that they serve; with `lora_publish` merged, the whole model that base
+        and adapter are together."""
+        if self._is_merged and self.lora is not None:
             return write_merged(self._model_dir, self.lora.adapter(), weights_dir, version=version)
         return self.write(weights_dir, version, self._served_as)
 
@@ -159,7 +157,7 @@ class Policy:
         """Whether what `publish` and `write` write is the same, bit for bit."""
         if self._served_as == "template":
             return stored_dtypes(self._model_dir) == {torch.float32}
-        return self._served_as == torch.float32
+        return self._served_as == torch.float32 and not self._is_merged
 
     @property
     def _served_as(self) -> torch.dtype | Literal["template"]:

@@ -266,9 +266,8 @@ class TorchTrainer:
         self.version = self.step if version is None else version
         self._policy.adapter_name = adapter or self._policy.adapter_name
         if self._ranks.rank == 0:
-            is_merged = self._lora.use_lora and self._lora.lora_publish == "merged"
-            self._policy.publish(weights_dir, self.version, is_merged=is_merged)
-            self._published = None if is_merged else (self.step, weights_dir)
+            self._policy.publish(weights_dir, self.version)
+            self._published = self.step, weights_dir
         return weights_dir
 
     def _write_trained(self, weights_dir: Path, step: int) -> Manifest:
