@@ -70,7 +70,7 @@ class HintSource(Protocol):
     """Reads hints from next states. One that cannot gives none and says why; it does not raise.
 
     The verdict is about hints alone: fit to be used and each different in `hints`, where they come from or why there
-    are none in `reason`, and hints that must not teach, each with the reason, in `details["refused_hints"]`.
+    are none in `reason`, and in `details` the hints that must not teach, each with the reason.
     """
 
     async def hindsight(self, turn: Turn) -> Verdict: ...
@@ -91,11 +91,10 @@ class HintingJudge:
 
     async def judge(self, turn: Turn) -> Verdict:
         verdict, hindsight = await asyncio.gather(self._judge.judge(turn), self._source.hindsight(turn))
-        refused = hindsight.details.get("refused_hints", ())
         return replace(
             verdict,
             hints=tuple(sorted(hindsight.hints, key=len, reverse=self._longest_first)),
-            details={**verdict.details, "hindsight": hindsight.reason, "refused_hints": refused},
+            details={**verdict.details, **hindsight.details, "hindsight": hindsight.reason},
             judgements=(*verdict.judgements, *hindsight.judgements),
             hint_retry_after_s=hindsight.retry_after_s,
         )
