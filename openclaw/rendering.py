@@ -29,7 +29,7 @@ LONG_BYTES = 48_000
 """Larger bodies are rendered in a worker process; a smaller one takes a few milliseconds."""
 TIMEOUT_S = 60.0
 """Deadline of queueing and of rendering; the longest prompt for a context of 262,144 tokens takes seconds."""
-_NICENESS = 5
+_NICENESS = 10
 """Workers yield to the engine and the server, which serve all requests."""
 
 Rendering = tuple[Sequence[Message], Sequence[Mapping[str, Any]], Turn | None, Mapping[str, Any], int]

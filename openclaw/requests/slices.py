@@ -1,4 +1,4 @@
-"""Runs long work on the event loop in slices of milliseconds, between which other requests run."""
+"""Runs long work on the event loop in slices of milliseconds, between which other requests run for as long."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _SLICE_S = 0.004
+"""Others get as long after each slice: a request has several steps, and would wait for a slice at each of them."""
 
 
 async def in_slices(items: Iterable[T]) -> list[T]:
@@ -22,6 +23,6 @@ async def in_slices(items: Iterable[T]) -> list[T]:
     for item in items:
         made.append(item)
         if time.monotonic() - began > _SLICE_S:
-            await asyncio.sleep(0)
+            await asyncio.sleep(_SLICE_S)
             began = time.monotonic()
     return made
