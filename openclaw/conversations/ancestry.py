@@ -31,12 +31,12 @@ from openclaw.requests.turn_ids import turn_of
 
 _CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
 _FULL_ID = 12  # letters and digits of a globally unique call id; shorter ones (`call_1`) are client counters
-_MAX_EVIDENCE = 1_024  # turns scored per request: bounds the quadratic cost of equal replies
+_MAX_EVIDENCE = 512  # turns scored per request: bounds the quadratic cost of equal replies
 _MAX_REPLY_TEXT = 131_072  # characters of messages compared per request, newest first
 _MAX_LINES = 256  # line ends at which a text is split into several replies
 _MAX_IDS = 64  # call ids searched for in one text
 _ID_TEXT = 32_768  # characters at the end of a text that are searched for call ids
-_MAX_VISITS, _MAX_LOOKS = 50_000, 256  # messages visited, and assistant messages compared, per request
+_MAX_VISITS, _MAX_LOOKS = 8_192, 256  # messages visited, and assistant messages compared, per request
 _ACCEPTED = 2.0  # minimum evidence for a text-only reply: a user message or the previous reply matches
 _SUMMARY_PLACES = 6  # messages at the start of a request that may be a summary
 _DISTINCTIVE = 40  # characters that do not coincide by chance
