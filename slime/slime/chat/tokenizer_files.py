@@ -72,12 +72,18 @@ def compile_template(source: str) -> jinja2.Template:
     `tojson` leaves HTML's characters alone, unlike Jinja's own; `raise_exception` refuses messages; `strftime_now` is
     the date; `{% generation %}` marks what the assistant says, and prints what stands in it.
     """
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _raise, "strftime_now": _now, "namespace": _Namespace}
     return environment.from_string(source)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Templates ask messages for their keys by the dozen: no need to look for methods of those names first."""
+        if type(obj) is dict and not hasattr(dict, attribute):
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
 
 
 class _Generation(jinja2.ext.Extension):
