@@ -170,8 +170,7 @@ class Ordinary:
 
 async def measure_shape(port: int, shape: Shape, sizes: list[int], ordinary: Ordinary) -> dict[str, Any]:
     """Others' worst answer beside the request, and how its own time grows."""
-    statuses: set[int] = set()
-    rounds = [await _beside(port, shape, sizes, ordinary, statuses) for _ in range(ROUNDS)]
+    rounds = [await _beside(port, shape, sizes, ordinary) for _ in range(ROUNDS)]
     ordinary.goes_on.clear()
     taken: dict[int, float] = {}
     for again, size in itertools.product(range(1, 6), [size for size in sizes if size >= 1 << 16]):
@@ -182,19 +181,20 @@ async def measure_shape(port: int, shape: Shape, sizes: list[int], ordinary: Ord
     pairs = [(a, b) for a, b in itertools.pairwise(taken) if taken[a] >= COMPARED_S]
     growth = max((taken[b] / taken[a] for a, b in pairs), default=0.0)
     return {
-        "quiet_ms": statistics.median(quiet for quiet, _, _ in rounds) * 1e3,
-        "others_ms": statistics.median(beside - quiet for quiet, beside, _ in rounds) * 1e3,
-        "others_by_round_ms": [(beside - quiet) * 1e3 for quiet, beside, _ in rounds],
-        "longest_s": max(longest for _, _, longest in rounds),
+        "quiet_ms": statistics.median(quiet for quiet, *_ in rounds) * 1e3,
+        "others_ms": statistics.median(beside - quiet for quiet, beside, *_ in rounds) * 1e3,
+        "others_by_round_ms": [(beside - quiet) * 1e3 for quiet, beside, *_ in rounds],
+        "longest_s": max(longest for _, _, longest, _ in rounds),
         "growth": growth,
-        "statuses": sorted(statuses),
+        "statuses": sorted(set().union(*(statuses for *_, statuses in rounds))),
     }
 
 
 async def _beside(
-    port: int, shape: Shape, sizes: list[int], ordinary: Ordinary, statuses: set[int]
-) -> tuple[float, float, float]:
-    """Others' worst answer without the requests, their worst beside them, and the longest of these, in seconds."""
+    port: int, shape: Shape, sizes: list[int], ordinary: Ordinary
+) -> tuple[float, float, float, set[int]]:
+    """Others' worst without the requests, their worst beside them, the longest of these, in seconds; statuses."""
+    statuses: set[int] = set()
     beside, beside_s, longest = 0.0, 0.0, 0.0
     for size in sizes:
         body = shape(size)
@@ -207,7 +207,7 @@ async def _beside(
         beside, longest = max(beside, ordinary.take_worst()), max(longest, seconds)
         statuses.add(status)
     await asyncio.sleep(beside_s)
-    return ordinary.take_worst(), beside, longest
+    return ordinary.take_worst(), beside, longest, statuses
 
 
 def measure_equal(count: int) -> float:

@@ -87,8 +87,9 @@ async def test_a_collector_that_runs_notices_new_turns(captured: Store, tmp_path
                 await asyncio.sleep(0.05)
             await captured.append(turn("a"))
             async with Store.open(tmp_path / "out", appends=False) as collected:
-                while await collected.get("a") is None:  # noqa: ASYNC110
+                while (copy := await collected.get("a")) is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+        assert copy == await captured.get("a")
     finally:
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)
