@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +96,16 @@ class VersionSpan:
     end: int
 
 
+def are_logprobs(values: Sequence[float]) -> bool:
+    """Whether every value is finite and not above zero, but for rounding.
+
+    >>> are_logprobs((-0.11, 0.0)), are_logprobs((-0.11, float("nan")))
+    (True, False)
+    """
+    # Built-ins over all of them: a turn has thousands, and the server checks each. They miss NaN, which a sum shows.
+    return not values or (-math.inf < min(values) and max(values) <= 1e-4 and not math.isnan(sum(values)))
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """What an engine sampled: ids and log-probs from one place, of one length.
@@ -119,7 +129,7 @@ class Completion:
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.token_ids)} token ids but {len(self.logprobs)} log-probs")
-        if not all(math.isfinite(value) and value <= 1e-4 for value in self.logprobs):
+        if not are_logprobs(self.logprobs):
             raise ValueError("log-probs must be finite and not above zero")
         position = 0
         for span in self.spans:

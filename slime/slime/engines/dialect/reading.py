@@ -5,8 +5,9 @@ Whatever does not fit (counts, ids, versions, log-probs that are none) is an `En
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from slime.engines.dialect.versions import adapter_from_wire, extend_spans, vers
 from slime.errors import EngineError, EngineFailed, EngineRejected, EngineUnavailable
 from slime.protocols import Delta, TokenScores
 from slime.types import Completion, VersionSpan
+from slime.types.turns import are_logprobs
 
 Json = dict[str, Any]
 _BUSY = (429, 502, 503, 504)
@@ -92,8 +94,8 @@ def join_deltas(deltas: Sequence[Delta], broke_off: str = "") -> Completion:
         extend_spans(spans, delta.version, position, position + len(delta.token_ids))
         position += len(delta.token_ids)
     return Completion(
-        token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
-        logprobs=tuple(logprob for delta in deltas for logprob in delta.logprobs),
+        token_ids=tuple(chain.from_iterable(delta.token_ids for delta in deltas)),
+        logprobs=tuple(chain.from_iterable(delta.logprobs for delta in deltas)),
         text="".join(delta.text for delta in deltas),
         finish_reason=finish_reason,
         spans=tuple(spans),
@@ -174,12 +176,22 @@ def _logprobs_of(
     """Args: last_id: of the vocabulary, where entries may call it 0."""
     if len(entries) != len(ids):
         raise EngineError(f"{len(ids)} token ids but {len(entries)} log-probs")
-    for token_id, entry in zip(ids, entries, strict=True):
-        if entry[1] != token_id and (entry[1], token_id) != (0, last_id):
-            raise EngineError(f"the log-prob of token {entry[1]} stands where token {token_id} was sampled")
-        if not (isinstance(entry[0], float | int) and -math.inf < entry[0] <= 1e-4):
-            raise EngineError(f"the log-prob of token {token_id} is {entry[0]}")
-    return tuple(entry[0] for entry in entries)
+    logprobs, named = tuple(map(itemgetter(0), entries)), tuple(map(itemgetter(1), entries))
+    if named != ids:
+        for token_id, name in zip(ids, named, strict=True):
+            if name != token_id and (name, token_id) != (0, last_id):
+                raise EngineError(f"the log-prob of token {name} stands where token {token_id} was sampled")
+    if not _are_sound(logprobs):
+        token_id, logprob = next(pair for pair in zip(ids, logprobs, strict=True) if not _are_sound(pair[1:]))
+        raise EngineError(f"the log-prob of token {token_id} is {logprob}")
+    return logprobs
+
+
+def _are_sound(logprobs: Sequence[Any]) -> bool:
+    try:
+        return are_logprobs(logprobs)
+    except TypeError:  # not all numbers: JSON has null for NaN
+        return False
 
 
 def _read_spans(spans: Sequence[Json], num_tokens: int) -> tuple[VersionSpan, ...]:
