@@ -188,7 +188,7 @@ class CaptureOn:
         caller = request.caller
         incoming = IncomingRequest(request.conversation, caller.identity, caller.credential)
         try:
-            reading = await Reading.in_slices(request.conversation)
+            reading = await Reading.in_slices(request.conversation, request.num_bytes)
             free = await self._recall.before(incoming, reading)
             placement = self._index.begin(incoming, reading, free)
             if placement.was_answered and placement.retry_of is not None:

@@ -14,7 +14,7 @@ An assistant message without a match is not ours (an example, a client's "Ok.") 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +26,7 @@ from openclaw.requests.canonical import CanonicalMessage, alphanumeric
 from openclaw.requests.identity import Identity
 from openclaw.requests.kinds import kind_of
 from openclaw.requests.plain_text import clipped, collapse, text_lines
-from openclaw.requests.reading import SEARCHED_TEXT, Reading, backward_keys, calls_key, forward_keys, whole_key
+from openclaw.requests.reading import SEARCHED_TEXT, Reading, backward_keys, calls_key, forward_keys, lines_and_key
 from openclaw.requests.turn_ids import turn_of
 
 _CALL_ID_IN_TEXT = re.compile(r"""['"](?:id|tool_call_id|call_id)['"]\s*:\s*['"]([\w-]{4,80})['"]""")
@@ -67,7 +67,7 @@ class AnchorSearch:
         self._identity = identity
         self._connection = connection
         self._found: dict[int, Anchor | None] = {}
-        self._lines: dict[int, list[str]] = {}
+        self._lines: dict[int, tuple[Sequence[str], bytes]] = {}
         self._depth = 0
         self._num_visits = self._num_looks = self._num_weighed = self._num_chars = self._num_searched = 0
 
@@ -138,11 +138,11 @@ class AnchorSearch:
         self._num_looks += 1
         if self._num_looks > _MAX_LOOKS:
             return None
-        lines = self._lines_at(position, message.text)
-        anchor = self._choose(whole_key(lines), position) if lines else None
+        lines, key = self._lines_at(position, message.text)
+        anchor = self._choose(key, position) if lines else None
         if anchor is None and message.call_ids:
-            key = calls_key(message.message)
-            anchor = self._choose(key, position) if key is not None else None
+            key_of_calls = calls_key(message.message)
+            anchor = self._choose(key_of_calls, position) if key_of_calls is not None else None
         if anchor is None and "id" in message.text and (written := _CALL_ID_IN_TEXT.findall(message.text[-_ID_TEXT:])):
             turn = self._by_ids(alphanumeric(call_id) for call_id in written[: -_MAX_IDS - 1 : -1])
             anchor = Anchor(turn, position) if turn is not None else None
@@ -150,14 +150,14 @@ class AnchorSearch:
             anchor = self._joined(position, lines)
         return anchor or (self._by_place(position, lines) if lines else None)
 
-    def _lines_at(self, position: int, text: str) -> list[str]:
-        """The lines of an assistant message; empty once the text budget is spent."""
+    def _lines_at(self, position: int, text: str) -> tuple[Sequence[str], bytes]:
+        """The lines of an assistant message and their key; empty once the text budget is spent."""
         if position not in self._lines:
             self._num_chars += len(text)
-            self._lines[position] = text_lines(text) if self._num_chars <= _MAX_REPLY_TEXT else []
+            self._lines[position] = lines_and_key(text if self._num_chars <= _MAX_REPLY_TEXT else "")
         return self._lines[position]
 
-    def _by_place(self, position: int, lines: list[str]) -> Anchor | None:
+    def _by_place(self, position: int, lines: Sequence[str]) -> Anchor | None:
         """A truncated or extended reply: it follows the request it answered and begins alike."""
         said = " ".join(lines)
         for turn in self._known.by_request(self._reading.key_before(position)):
@@ -167,7 +167,7 @@ class AnchorSearch:
                 return Anchor(turn, position)
         return None
 
-    def _joined(self, position: int, lines: list[str]) -> Anchor | None:
+    def _joined(self, position: int, lines: Sequence[str]) -> Anchor | None:
         """A reply that is a suffix or a prefix of the text; longest suffix first, then longest prefix."""
         for keys in (backward_keys(lines[-_MAX_LINES:]), forward_keys(lines[:_MAX_LINES])):
             for key in reversed(list(keys)[: min(len(lines) - 1, _MAX_LINES)]):

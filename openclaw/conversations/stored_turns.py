@@ -19,8 +19,16 @@ from slime.types import Message, TurnKind, TurnState
 
 from openclaw.conversations.known_turns import KnownTurn, KnownTurns, SessionState
 from openclaw.requests.canonical import alphanumeric
-from openclaw.requests.plain_text import summary_core, text_lines
-from openclaw.requests.reading import KEPT_TEXT, Reading, backward_keys, calls_key, forward_keys, whole_key
+from openclaw.requests.plain_text import summary_core
+from openclaw.requests.reading import (
+    KEPT_TEXT,
+    Reading,
+    backward_keys,
+    calls_key,
+    forward_keys,
+    lines_and_key,
+    whole_key,
+)
 from openclaw.requests.turn_ids import turn_of
 
 MAX_WANTED = 64
@@ -58,19 +66,19 @@ def take_reply(turn: KnownTurn, reply: Message, reply_id: str = "") -> None:
     """Set the fields by which a turn is found through its reply."""
     turn.call_ids = tuple(filter(None, (alphanumeric(call.get("id")) for call in reply.get("tool_calls") or ())))
     text = text_of(reply.get("content"))
-    lines = text_lines(text)
+    lines, _ = lines_and_key(text)
     turn.reply_text = "\n".join(lines)[:KEPT_TEXT]
-    turn.reply_keys = _reply_keys(reply, lines)
+    turn.reply_keys = (*_stored_reply_keys(reply, text), *list(backward_keys(lines))[-1:])
     if turn.asks_summary:
         turn.summary = summary_core(text[:_KEPT_SUMMARY])
     if reply_id:
         turn.call_ids += (alphanumeric(reply_id),)
 
 
-def _reply_keys(reply: Message, lines: list[str]) -> tuple[bytes, ...]:
-    keys = (whole_key(lines), *list(backward_keys(lines))[-1:]) if lines else ()
+def _stored_reply_keys(reply: Message, text: str) -> tuple[bytes, ...]:
+    lines, key = lines_and_key(text)
     calls = calls_key(reply)
-    return keys if calls is None else (*keys, calls)
+    return (*([key] if lines else []), *([calls] if calls is not None else []))
 
 
 def matching_of(turn: KnownTurn, session: SessionState, credential: str) -> dict[str, Any]:
@@ -133,7 +141,7 @@ def keys_of(stored: StoredTurn) -> tuple[bytes, ...]:
     kept = stored.matching
     if kept is None:
         return ()
-    reply_keys = _reply_keys(stored.reply, text_lines(text_of(stored.reply.get("content"))))
+    reply_keys = _stored_reply_keys(stored.reply, text_of(stored.reply.get("content")))
     return _keys(kept["credential"], bytes.fromhex(kept["request_key"]), reply_keys, kept["base"])
 
 
@@ -170,14 +178,15 @@ def wanted_keys(reading: Reading, known: KnownTurns, credential: str) -> Iterato
             return
         if message.role != "assistant" or len(message.text) > _MAX_REPLY:
             continue
-        lines, before = text_lines(message.text), reading.key_before(position)
-        reply_keys = _reply_keys(message.message, lines)
+        lines, before = lines_and_key(message.text)[0], reading.key_before(position)
+        reply_keys = _stored_reply_keys(message.message, message.text)
         if any(turn.request_key == before for key in reply_keys for turn in known.by_reply(key)):
             return
         yield from _keys(credential, before, reply_keys, None)
         if num_unknown == 0 and len(lines) > 1:
-            parts = (*backward_keys(lines[-_MAX_JOINED:]), *forward_keys(lines[:_MAX_JOINED]))
-            yield from (_key(credential, b"reply", key) for key in parts)
+            ends = (whole_key(lines[-count:]) for count in range(1, min(_MAX_JOINED, len(lines)) + 1))
+            for key in (*ends, *forward_keys(lines[:_MAX_JOINED])):
+                yield _key(credential, b"reply", key)
         num_unknown += 1
         if num_unknown == _MAX_UNKNOWN:
             return

@@ -8,8 +8,8 @@ results (clients truncate them later), white space and the order of parameters.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from zlib import crc32
 
@@ -29,7 +29,7 @@ from openclaw.requests.slices import in_slices
 
 KEPT_TEXT = 2000  # characters of a text that are compared
 SEARCHED_TEXT = 65_536  # characters of user text that are searched for replies and user messages
-_SHORT = 65_536  # characters of the longest message processed without yielding
+_REMEMBERED_TEXT, _NUM_REMEMBERED = 2_048, 4_096  # characters, texts: a request repeats its history word for word
 _SYSTEM_HEAD = 256  # characters that identify the agent; dates and snapshots follow later
 
 
@@ -41,7 +41,7 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def forward_keys(lines: list[str]) -> Iterator[bytes]:
+def forward_keys(lines: Sequence[str]) -> Iterator[bytes]:
     """Keys of the first line, the first two lines, …; the last is the key of the whole text."""
     running = blake2b(digest_size=12)
     for line in lines:
@@ -49,7 +49,7 @@ def forward_keys(lines: list[str]) -> Iterator[bytes]:
         yield running.digest()
 
 
-def backward_keys(lines: list[str]) -> Iterator[bytes]:
+def backward_keys(lines: Sequence[str]) -> Iterator[bytes]:
     """Keys of the last line, the last two lines, …"""
     running = blake2b(b"backward\n", digest_size=12)
     for line in reversed(lines):
@@ -57,7 +57,7 @@ def backward_keys(lines: list[str]) -> Iterator[bytes]:
         yield running.digest()
 
 
-def whole_key(lines: list[str]) -> bytes:
+def whole_key(lines: Sequence[str]) -> bytes:
     """The last of `forward_keys`, computed at once."""
     return _digest(_encode("\n".join(lines)) + b"\n")
 
@@ -88,6 +88,46 @@ def _number(digits: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
+def _text_and_ids(message: CanonicalMessage) -> tuple[str, str]:
+    """What is compared of a message besides its role: a text, and ids."""
+    if message.role == "assistant":
+        return message.text, "\x1f" + " ".join(message.call_ids)
+    if message.role == "tool" and message.call_ids:
+        return "", message.call_ids[0]
+    return message.text, ""
+
+
+def _plain(role: str, text: str) -> tuple[str, str]:
+    """A mark of the role, and the text as both sides keep it; empty for a note."""
+    if role == "assistant":
+        return "\x1ea", without_thinking(text)
+    if role == "tool":
+        return "\x1et", text
+    if role != "user" or is_ephemeral(role, text):
+        return "", ""
+    return "\x1eu", plain_user_text(text)
+
+
+@lru_cache(maxsize=_NUM_REMEMBERED)
+def _remembered_part(role: str, text: str) -> tuple[str, bytes]:
+    mark, plain = _plain(role, text)
+    return plain, _encode(mark + collapse(plain))
+
+
+def lines_and_key(text: str) -> tuple[Sequence[str], bytes]:
+    """The normalized lines of a reply and their `whole_key`."""
+    if len(text) <= _REMEMBERED_TEXT:
+        return _remembered_lines(text)
+    lines = text_lines(text)
+    return lines, whole_key(lines)
+
+
+@lru_cache(maxsize=_NUM_REMEMBERED)
+def _remembered_lines(text: str) -> tuple[Sequence[str], bytes]:
+    lines = tuple(text_lines(text))
+    return lines, whole_key(lines)
+
+
 class Reading:
     """The texts and keys of one request.
 
@@ -104,11 +144,11 @@ class Reading:
             pass
 
     @classmethod
-    async def in_slices(cls, request: CanonicalRequest) -> Reading:
+    async def in_slices(cls, request: CanonicalRequest, num_bytes: int) -> Reading:
         """Read a request in slices: yields to the event loop every few milliseconds."""
         reading = cls.__new__(cls)
         reading._open(request)
-        await in_slices(reading._read())
+        await in_slices(reading._read(), num_bytes)
         return reading
 
     def _open(self, request: CanonicalRequest) -> None:
@@ -122,33 +162,25 @@ class Reading:
     def _read(self) -> Iterator[None]:
         """Read the messages one by one; yields where other tasks may run."""
         for position, message in enumerate(self.messages):
-            head, text, tail = self._part(position, message)
-            if len(text) <= _SHORT:
-                self._parts.append(_encode(f"{head}{collapse(text)}{tail}") if head else b"")
+            text, ids = _text_and_ids(message)
+            if len(text) <= _REMEMBERED_TEXT:
+                plain, part = _remembered_part(message.role, text)
             else:
-                pieces = [head]
-                for piece in collapsed_pieces(text):
+                mark, plain = _plain(message.role, text)
+                pieces = [mark]
+                for piece in collapsed_pieces(plain) if mark else ():
                     pieces.append(piece)
                     yield
-                self._parts.append(_encode("".join((*pieces, tail))))
+                part = _encode("".join(pieces))
+            self._parts.append(part + _encode(ids) if ids else part)
+            if message.role == "assistant":
+                self.first_assistant = min(self.first_assistant, position)
+            elif message.role == "user" and part:
+                self.raw_first_user = self.raw_first_user or message.text
+                self._user_texts[position] = plain
             yield
         self.request_key = _digest(b"".join(self._parts))
         self.root_key = _digest(b"".join(self._parts[: self.first_assistant]))
-
-    def _part(self, position: int, message: CanonicalMessage) -> tuple[str, str, str]:
-        """The compared parts of a message: a role mark, the text to collapse, ids; empty for a note."""
-        role, text = message.role, message.text
-        if role == "assistant":
-            self.first_assistant = min(self.first_assistant, position)
-            return "\x1ea", without_thinking(text), "\x1f" + " ".join(message.call_ids)
-        if role == "tool":
-            return "\x1et", "" if message.call_ids else text, message.call_ids[0] if message.call_ids else ""
-        if role != "user" or is_ephemeral(role, text):
-            return "", "", ""
-        plain = plain_user_text(text)
-        self.raw_first_user = self.raw_first_user or text
-        self._user_texts[position] = plain
-        return "\x1eu", plain, ""
 
     @cached_property
     def num_kept(self) -> int:

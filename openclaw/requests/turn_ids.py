@@ -14,6 +14,7 @@ import secrets
 import time
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 _TIME_DIGITS = 9  # milliseconds since 1970 in base 36: enough until the year 5188
 _CHANCE_DIGITS = 11  # 56 bits
 
@@ -23,10 +24,10 @@ _MADE_FROM = re.compile(r"[a-z]{2,8}[_-]?(t[0-9a-z]{20})(?:n[0-9]+)?")
 
 def _base36(number: int, digits: int) -> str:
     out = []
-    for _ in range(digits):
-        number, remainder = divmod(number, 36)
-        out.append(_ALPHABET[remainder])
-    return "".join(reversed(out))
+    for _ in range(0, digits, 2):
+        number, remainder = divmod(number, 36 * 36)
+        out.append(_PAIRS[remainder])
+    return "".join(reversed(out))[-digits:]
 
 
 def new_turn_id(now: float | None = None) -> str:

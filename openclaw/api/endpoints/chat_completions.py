@@ -79,8 +79,9 @@ async def read_chat_request(incoming: Incoming, default_max_tokens: int) -> Chat
     body = incoming.body
     tools = _tools(body)
     _refuse_unsupported(body)
-    messages = await in_slices(_messages(body))
-    conversation = conversation_of(await in_slices(map(canonical, messages)), **purpose_of(body))
+    messages = await in_slices(_messages(body), incoming.num_bytes)
+    turns = await in_slices(map(canonical, messages), incoming.num_bytes)
+    conversation = conversation_of(turns, **purpose_of(body))
     return ChatRequest(
         messages=messages,
         conversation=conversation,
