@@ -146,6 +146,9 @@ def identity(turn_id: str, session_id: str, parent_id: str | None, kind: str, cr
     return (*(name.encode("utf-8", "replace") for name in named), struct.pack("<d", created_at))
 
 
+_USUAL_SAMPLING = [(field.name, field.default) for field in dataclasses.fields(SamplingParams)]
+
+
 def body_of(turn: Turn) -> dict[str, Any]:
     """What of a turn is neither text that others share nor a long row of numbers."""
     completion = turn.completion
@@ -154,9 +157,7 @@ def body_of(turn: Turn) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "spans": [(span.version, span.start, span.end) for span in completion.spans],
         "sampling": {
-            field.name: getattr(turn.sampling, field.name)
-            for field in dataclasses.fields(turn.sampling)
-            if getattr(turn.sampling, field.name) != field.default
+            name: value for name, usual in _USUAL_SAMPLING if (value := getattr(turn.sampling, name)) != usual
         },
         "retry_of": turn.retry_of,
         "source": turn.source,

@@ -222,7 +222,7 @@ class Store:
     async def _write(self, job: Callable[[Connection], T]) -> T:
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
-                outcome: T = await asyncio.wrap_future(self._writer.submit(job))
+                outcome: T = await self._writer.submit(job)
                 return outcome
         except TimeoutError as error:
             raise StoreUnavailable(f"no commit to {self.path} within {ANSWER_WITHIN_S:g} s") from error

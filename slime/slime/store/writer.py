@@ -13,14 +13,16 @@ ground that is known to be good (see `_recover`).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import queue
 import random
 import sqlite3
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from slime.store.connection import Clock, Connection
 log = logging.getLogger(__name__)
 
 Job = Callable[[Connection], Any]
-Ticket = tuple[Job, Future[Any]]
+Ticket = tuple[Job, asyncio.Future[Any]]
 Outcome = tuple[Any, BaseException | None]
 
 MAX_GROUP = 256
@@ -56,12 +58,11 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> Future[Any]:
+    def submit(self, job: Job) -> asyncio.Future[Any]:
         """Queue a job; the future has its result once it is on the disk."""
         if self._is_closed:
             raise StoreError("the store is closed")
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # a caller that is cancelled takes nothing back
+        future = asyncio.get_running_loop().create_future()
         self._queue.put((job, future))
         return future
 
@@ -81,11 +82,8 @@ class Writer:
             group += [self._queue.get() for _ in range(min(self._queue.qsize(), MAX_GROUP - 1))]
             ends = None in group
             tickets = [ticket for ticket in group if ticket is not None]
-            for (_, future), (result, error) in zip(tickets, self._commit(tickets) if tickets else (), strict=True):
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
+            if tickets:
+                _deliver(tickets, self._commit(tickets))
         if self._connection is not None:
             self._connection.close()
 
@@ -174,3 +172,23 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 def _is_full(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+
+
+def _deliver(tickets: list[Ticket], outcomes: list[Outcome]) -> None:
+    """Wake the callers, each event loop once: a wake-up of a loop costs a system call."""
+    answers = defaultdict(list)
+    for (_, future), outcome in zip(tickets, outcomes, strict=True):
+        answers[future.get_loop()].append((future, outcome))
+    for loop, some in answers.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_answer, some)
+
+
+def _answer(answers: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+    for future, (result, error) in answers:
+        if future.done():  # its caller was cancelled, which takes nothing back
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
