@@ -26,11 +26,13 @@ class SizedCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        with self._lock:
-            if (entry := self._entries.get(key)) is None:
-                return None
+        if (entry := self._entries.get(key)) is None:
+            return None
+        try:  # without the lock, for speed: each of the two calls is atomic
             self._entries.move_to_end(key)
-            return entry[0]
+        except KeyError:  # evicted between them
+            return None
+        return entry[0]
 
     def put(self, key: K, value: V, size: int) -> None:
         with self._lock:

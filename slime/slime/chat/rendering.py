@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,7 @@ class ChatFormat:
         added = self._backend.get_added_tokens_decoder()
         self._control_ids = {token.content: number for number, token in added.items()}
         controls = sorted(self._control_ids, key=len, reverse=True)
+        self._openers = {control[0] for control in controls}
         self._longest_control = max(map(len, controls), default=0)
         self._control = re.compile("(" + "|".join(map(re.escape, controls)) + ")" if controls else r"((?!))")
         self._recent: SizedCache[tuple[int, ...], _Fed] = SizedCache(_MAX_REMEMBERED_CHARS)
@@ -213,11 +215,12 @@ class ChatFormat:
         """
         ids: list[int] = []
         for piece in text.split(_MARK):
-            for number, segment in enumerate(self._split(piece) if self._segments_stand_alone else [piece]):
-                if number % 2:
-                    ids.append(self._control_ids[segment])
-                elif segment:
-                    ids.extend(self._encode_segment(segment, max_tokens - len(ids)))
+            segments = self._split(piece) if self._segments_stand_alone else [piece]
+            for segment, control in zip_longest(segments[::2], segments[1::2]):
+                if segment:
+                    ids += self._encode_segment(segment, max_tokens - len(ids))
+                if control is not None:
+                    ids.append(self._control_ids[control])
             if len(ids) > max_tokens:
                 raise PromptTooLong
         return tuple(ids)
@@ -308,8 +311,8 @@ class ChatFormat:
     def _neutralise(self, text: str) -> str:
         if _MARK in text:
             text = text.replace(_MARK, "\ufffd")
-        if not any(control in text for control in self._control_ids):
-            return text
+        if not any([mark in text for mark in self._openers]) or not any(mark in text for mark in self._control_ids):
+            return text  # the openers, mostly `<` alone, for speed
         pieces = self._split(text)
         pieces[1::2] = [control[0] + _MARK + control[1:] for control in pieces[1::2]]
         return "".join(pieces)

@@ -78,10 +78,13 @@ def compile_template(source: str) -> jinja2.Template:
     return environment.from_string(source)
 
 
+_NAMES_IN_DICT = frozenset(dir(dict))
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Templates ask messages for their keys by the dozen: no need to look for methods of those names first."""
-        if type(obj) is dict and not hasattr(dict, attribute):
+        if type(obj) is dict and attribute not in _NAMES_IN_DICT:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
