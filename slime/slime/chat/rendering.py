@@ -44,7 +44,7 @@ _MARK = "\ufdd0"
 _MAX_REMEMBERED_CHARS = 32_000_000
 _MAX_SEGMENT_CHARS = 16_000_000
 _SLICE = 1 << 14  # characters that are searched without a pause
-_PIECE = 1 << 16  # characters that are tokenised at once
+_PIECE = 1 << 16  # bytes that are tokenised at once, at most
 _LINES = re.compile(r".*\n(?=\S)", re.S)
 _INLINE_THOUGHT = re.compile(rf"\s*{THINK_OPEN}(.*?){THINK_CLOSE}\s*", re.S)
 
@@ -352,10 +352,10 @@ class ChatFormat:
 def _pieces(text: str) -> Iterator[str]:
     """A text in pieces, cut where a line begins: byte-level tokenizers put no token across it. A line that is longer
     than a piece is cut anyway: its ids are still ids of this text."""
-    start = 0
-    while len(text) - start > _PIECE:
-        lines = _LINES.match(text, start, start + _PIECE)
-        end = lines.end() if lines is not None else start + _PIECE
+    start, size = 0, _PIECE if text.isascii() else _PIECE // 4
+    while len(text) - start > size:
+        lines = _LINES.match(text, start, start + size)
+        end = lines.end() if lines is not None else start + size
         yield text[start:end]
         start = end
     yield text[start:]
