@@ -47,7 +47,7 @@ def test_a_prompt_run_with_an_adapter_goes_on_learning_from_it(tmp_path: Path, c
         *("--model-path", str(chat_model), "--prompt-data", "tasks.jsonl", "--label-key", "label", "--use-lora"),
         *("--apply-chat-template", "--custom-rm-path", "custom_rm.py:custom_rm", "--no-serve"),
         *("--num-rollouts-per-prompt", "4", "--rollout-batch-size", "8", "--max-staleness", "2"),
-        *("--advantage-estimator", "grpo", "--default-max-tokens", "8", "--lr", "1e-2", "--num-rollout", "9"),
+        *("--advantage-estimator", "grpo", "--default-max-tokens", "8", "--lr", "3e-3", "--num-rollout", "9"),
         *("--run-dir", "run", "--save-dir", "save", "--rl-buffer-dir", "turns"),
     ]
     steps = train_on_prompts(tmp_path, flags)
