@@ -311,7 +311,7 @@ async def json_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_request("the request body must be a JSON object")
     if not is_long and raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
-        return value
+        return value  # too few brackets to be nested deeper
     for part in _parts(value) if is_long else [value]:
         if is_long:
             await asyncio.sleep(0)

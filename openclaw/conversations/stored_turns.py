@@ -9,7 +9,7 @@ Keys are hashed with the credential, so a look-up needs one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Protocol
@@ -66,17 +66,16 @@ def take_reply(turn: KnownTurn, reply: Message, reply_id: str = "") -> None:
     """Set the fields by which a turn is found through its reply."""
     turn.call_ids = tuple(filter(None, (alphanumeric(call.get("id")) for call in reply.get("tool_calls") or ())))
     text = text_of(reply.get("content"))
-    lines, _ = lines_and_key(text)
+    lines, key = lines_and_key(text)
     turn.reply_text = "\n".join(lines)[:KEPT_TEXT]
-    turn.reply_keys = (*_stored_reply_keys(reply, text), *list(backward_keys(lines))[-1:])
+    turn.reply_keys = (*_stored_reply_keys(reply, lines, key), *list(backward_keys(lines))[-1:])
     if turn.asks_summary:
         turn.summary = summary_core(text[:_KEPT_SUMMARY])
     if reply_id:
         turn.call_ids += (alphanumeric(reply_id),)
 
 
-def _stored_reply_keys(reply: Message, text: str) -> tuple[bytes, ...]:
-    lines, key = lines_and_key(text)
+def _stored_reply_keys(reply: Message, lines: Sequence[str], key: bytes) -> tuple[bytes, ...]:
     calls = calls_key(reply)
     return (*([key] if lines else []), *([calls] if calls is not None else []))
 
@@ -141,7 +140,7 @@ def keys_of(stored: StoredTurn) -> tuple[bytes, ...]:
     kept = stored.matching
     if kept is None:
         return ()
-    reply_keys = _stored_reply_keys(stored.reply, text_of(stored.reply.get("content")))
+    reply_keys = _stored_reply_keys(stored.reply, *lines_and_key(text_of(stored.reply.get("content"))))
     return _keys(kept["credential"], bytes.fromhex(kept["request_key"]), reply_keys, kept["base"])
 
 
@@ -178,15 +177,15 @@ def wanted_keys(reading: Reading, known: KnownTurns, credential: str) -> Iterato
             return
         if message.role != "assistant" or len(message.text) > _MAX_REPLY:
             continue
-        lines, before = lines_and_key(message.text)[0], reading.key_before(position)
-        reply_keys = _stored_reply_keys(message.message, message.text)
-        if any(turn.request_key == before for key in reply_keys for turn in known.by_reply(key)):
+        (lines, key), before = lines_and_key(message.text), reading.key_before(position)
+        reply_keys = _stored_reply_keys(message.message, lines, key)
+        if any(turn.request_key == before for own in reply_keys for turn in known.by_reply(own)):
             return
         yield from _keys(credential, before, reply_keys, None)
         if num_unknown == 0 and len(lines) > 1:
             ends = (whole_key(lines[-count:]) for count in range(1, min(_MAX_JOINED, len(lines)) + 1))
-            for key in (*ends, *forward_keys(lines[:_MAX_JOINED])):
-                yield _key(credential, b"reply", key)
+            for part in (*ends, *forward_keys(lines[:_MAX_JOINED])):
+                yield _key(credential, b"reply", part)
         num_unknown += 1
         if num_unknown == _MAX_UNKNOWN:
             return
