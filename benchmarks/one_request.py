@@ -1,6 +1,6 @@
 """Measures how one hostile request delays others: worst latency of ordinary clients beside it, and its own time.
 
-    python benchmarks/one_request.py [--quick] [--out FILE]
+    python benchmarks/one_request.py [--quick] [--shapes NAME…] [--out FILE]
 
     16 ordinary connections ─┐
                              ├─▶ openclaw.server ─▶ scripted engine
@@ -225,7 +225,7 @@ def measure_equal(count: int) -> float:
     return statistics.median(times[-100:]) / statistics.median(times[:100])
 
 
-async def run(work: Path, sizes: list[int], num_equal: int) -> dict[str, Any]:
+async def run(work: Path, names: list[str], sizes: list[int], num_equal: int) -> dict[str, Any]:
     model_dir = build_model_dir(work / "model")
     engine_port, port = free_port(), free_port()
     engine = [sys.executable, "-m", "slime.engines.scripted", "--model-path", str(model_dir), "--port"]
@@ -237,8 +237,8 @@ async def run(work: Path, sizes: list[int], num_equal: int) -> dict[str, Any]:
     ):
         ordinary = Ordinary(port)
         clients = [asyncio.ensure_future(ordinary.run()) for _ in range(CONNECTIONS)]
-        for name, shape in SHAPES.items():
-            results[name] = measured = await measure_shape(port, shape, sizes, ordinary)
+        for name in names:
+            results[name] = measured = await measure_shape(port, SHAPES[name], sizes, ordinary)
             print(
                 f"{name:26} others +{measured['others_ms']:7.1f} ms   longest {measured['longest_s']:7.3f} s   "
                 f"growth {measured['growth']:4.2f}   {measured['statuses']}",
@@ -256,6 +256,7 @@ async def run(work: Path, sizes: list[int], num_equal: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="up to 1 MB, and 5,000 equal requests")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME", help="only these")
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     options = parser.parse_args()
     sizes = [size for size in SIZES if size <= 1 << 20] if options.quick else SIZES
@@ -264,7 +265,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="one_request") as work,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        results = runner.run(run(Path(work), sizes, 5_000 if options.quick else 50_000))
+        results = runner.run(run(Path(work), options.shapes, sizes, 5_000 if options.quick else 50_000))
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=2) + "\n")
