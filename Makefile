@@ -10,14 +10,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Compiling every module of torch and transformers takes longer than installing them: Python compiles what it imports,
+# once, since byte code is kept, whatever the environment says.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+export PYTHONDONTWRITEBYTECODE :=
 TYPED := build/typed
-# Two workers share the files of tests (tests/order.py): one closing line speaks of all of them. Byte code is kept,
-# whatever the environment says: the tests start hundreds of processes, and each would compile the whole package anew.
+# Two workers share the files of tests (tests/order.py): one closing line speaks of all of them.
 WORKERS ?= 2
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: env env-sglang demo test test-long test-fast lint types write
+.PHONY: env env-sglang environments demo test test-long test-fast lint types write
 
 env: $(VENV)/.stamp
 
@@ -29,18 +31,24 @@ $(VENV)/.stamp: requirements.txt pyproject.toml slime/pyproject.toml
 	$(PIP) torch==2.13.0
 	$(PIP) -r requirements.txt
 	$(PIP) --no-deps --upgrade --target $(VENV)/eight-bit torchao==0.18.0
+	@$(BIN)/python -c 'import slime.engines.embedded.service, slime.trainers.torch.backend, openclaw.server'
 	@touch $@
 
 env-sglang:
 	bash tests/sglang/install.sh .venv-sglang
 
+# both at once: installing is the work of one core
+environments:
+	@$(MAKE) --no-print-directory -j 2 env env-sglang
+
 demo: env
 	$(BIN)/openclaw-rl demo
 
-test: env env-sglang lint types
+test: environments
+	@$(MAKE) --no-print-directory lint types
 	$(PYTEST) -m "not long"
 
-test-long: env env-sglang
+test-long: environments
 	$(PYTEST) -m long
 
 test-fast: env

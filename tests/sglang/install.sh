@@ -7,7 +7,8 @@
 # carries the present hash is left alone. SGLang's ordinary install is CUDA only, so it is put in without
 # its dependencies over a CPU build of torch, which must come first or pip fetches the CUDA one. torchvision
 # comes CUDA-built too and would break `import transformers` for everybody; it goes, next to the stand-ins of
-# shims/, into a folder that only the SGLang process has on its PYTHONPATH.
+# shims/, into a folder that only the SGLang process has on its PYTHONPATH. Python compiles what is imported, once;
+# pip would take minutes to compile the rest.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -24,7 +25,7 @@ fi
 
 rm -f "$stamp"
 [[ -x "$env_dir/bin/python" ]] || "$python" -m venv "$env_dir"
-pip=("$env_dir/bin/python" -m pip install --quiet --disable-pip-version-check)
+pip=("$env_dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile)
 
 "${pip[@]}" torch==2.13.0
 "${pip[@]}" --requirement "$here/requirements.txt"
@@ -33,6 +34,6 @@ rm -rf "$shims"
 "${pip[@]}" --no-deps --target "$shims" torchvision==0.28.0
 cp -r "$here/shims/." "$shims/"
 
-PYTHONPATH="$shims" SGLANG_USE_CPU_ENGINE=1 "$env_dir/bin/python" -c \
+PYTHONDONTWRITEBYTECODE= PYTHONPATH="$shims" SGLANG_USE_CPU_ENGINE=1 "$env_dir/bin/python" -c \
     'import sglang, torch; assert not torch.version.cuda, "torch is a CUDA build"; print("SGLang", sglang.__version__)'
 echo "$wanted" > "$stamp"
