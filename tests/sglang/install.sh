@@ -34,6 +34,11 @@ rm -rf "$shims"
 "${pip[@]}" --no-deps --target "$shims" torchvision==0.28.0
 cp -r "$here/shims/." "$shims/"
 
+if ! "$env_dir/bin/python" -c 'import sys, torch; sys.exit(bool(torch.version.cuda))'; then
+    echo "$env_dir has a CUDA build of torch, which SGLang's CPU engine cannot use. Install a CPU build and try again:" >&2
+    echo "  $env_dir/bin/python -m pip install --force-reinstall --no-deps torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu" >&2
+    exit 1
+fi
 PYTHONDONTWRITEBYTECODE= PYTHONPATH="$shims" SGLANG_USE_CPU_ENGINE=1 "$env_dir/bin/python" -c \
-    'import sglang, torch; assert not torch.version.cuda, "torch is a CUDA build"; print("SGLang", sglang.__version__)'
+    'import sglang; print("SGLang", sglang.__version__)'
 echo "$wanted" > "$stamp"
