@@ -475,17 +475,22 @@ async def test_a_request_id_is_not_used_twice_at_once(rig: Rig, engine: HttpEngi
 
 
 async def test_a_full_engine_says_so(engine: HttpEngine):
-    tasks = []
-    for i in range(MAX_RUNNING + MAX_QUEUED):
-        tasks.append((await _ongoing(engine, f"full-{i}", 1900))[0])
+    running = []
+    for i in range(MAX_RUNNING):
+        body = generate_fields(rid=f"running-{i}", max_new_tokens=1900, stream=True)
+        running.append(engine._events("/generate", orjson.dumps(body)))
+        await anext(running[-1])  # it has left the queue
+    queued = [(await _ongoing(engine, f"queued-{i}", 1900))[0] for i in range(MAX_QUEUED)]
     with pytest.raises(EngineUnavailable, match="503"):
         await engine.generate(_request("one too many"))
     with pytest.raises(EngineUnavailable, match="503"):
         _ = [d async for d in engine.stream(_request("one too many again"))]
     await engine._retried("/abort_request", AbortCall(abort_all=True).body())
-    answers = [orjson.loads(await asyncio.wait_for(task, SETTLE_S)) for task in tasks]
-    assert {answer["meta_info"]["finish_reason"]["type"] for answer in answers} == {"abort"}
-    assert [parse_completion(answer).finish_reason for answer in answers] == ["abort"] * len(answers)
+    answers = [orjson.loads(await asyncio.wait_for(task, SETTLE_S)) for task in queued]
+    async with asyncio.timeout(SETTLE_S):
+        answers += [[event async for event in events][-1] for events in running]
+    assert [answer["meta_info"]["finish_reason"]["type"] for answer in answers] == ["abort"] * len(answers)
+    assert [parse_completion(answer).finish_reason for answer in answers[:MAX_QUEUED]] == ["abort"] * MAX_QUEUED
 
 
 def test_unknown_paths_methods_and_modes(rig: Rig):
