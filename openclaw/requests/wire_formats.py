@@ -19,6 +19,7 @@ from slime.messages import text_of
 from slime.types import Message
 
 from openclaw.requests.canonical import CanonicalRequest, canonical, conversation_of
+from openclaw.requests.slices import in_slices
 
 
 def read_request(endpoint: str, body: Mapping[str, Any]) -> CanonicalRequest:
@@ -36,10 +37,21 @@ def read_request(endpoint: str, body: Mapping[str, Any]) -> CanonicalRequest:
         messages, system = _from_anthropic(body.get("messages")), body.get("system")
     else:
         messages = _objects(body.get("messages"))
-    return conversation_of(map(canonical, messages), system=[text_of(system)], **purpose_of(body))
+    return conversation_of(map(canonical, messages), system=[text_of(system)], **_purpose(body))
 
 
-def purpose_of(body: Mapping[str, Any]) -> dict[str, Any]:
+async def read_conversation(
+    body: Mapping[str, Any], messages: Iterable[Message], num_bytes: int = 0
+) -> CanonicalRequest:
+    """`read_request` for messages that an endpoint has validated, in slices between which other requests run.
+
+    Args:
+        num_bytes: size of the request, as for `in_slices`.
+    """
+    return conversation_of(await in_slices(map(canonical, messages), num_bytes), **_purpose(body))
+
+
+def _purpose(body: Mapping[str, Any]) -> dict[str, Any]:
     """What besides the conversation tells what a request is for, as `conversation_of` takes it."""
     tools, previous = body.get("tools"), body.get("previous_response_id")
     return {

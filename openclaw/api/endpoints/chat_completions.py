@@ -28,10 +28,9 @@ from openclaw.api.endpoints.sampling import read_sampling
 from openclaw.api.exchange import Answer, Last, Opening, Whole
 from openclaw.api.generation import Generation, Part, Placed, Reply
 from openclaw.api.incoming import Incoming
-from openclaw.requests.canonical import canonical, conversation_of
 from openclaw.requests.chat_request import ChatRequest
 from openclaw.requests.slices import in_slices
-from openclaw.requests.wire_formats import purpose_of
+from openclaw.requests.wire_formats import read_conversation
 
 PATH = "/v1/chat/completions"
 MAX_MESSAGES, MAX_TOOLS = 4_096, 1_024
@@ -80,11 +79,9 @@ async def read_chat_request(incoming: Incoming, default_max_tokens: int) -> Chat
     tools = _tools(body)
     _refuse_unsupported(body)
     messages = await in_slices(_messages(body), incoming.num_bytes)
-    turns = await in_slices(map(canonical, messages), incoming.num_bytes)
-    conversation = conversation_of(turns, **purpose_of(body))
     return ChatRequest(
         messages=messages,
-        conversation=conversation,
+        conversation=await read_conversation(body, messages, incoming.num_bytes),
         sampling=read_sampling(body, default_max_tokens),
         caller=incoming.caller,
         tools=tools,
