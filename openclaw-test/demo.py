@@ -100,6 +100,7 @@ async def _demo(options: argparse.Namespace) -> None:
     run_dir: Path = options.run_dir
     model_dir = build_tiny_model(options.model_dir)
     progress = _load(run_dir)
+    earlier_seconds = progress.talk_seconds
     flags = [*RECIPE, "--num-rollout", str(options.updates), "--seed", str(options.seed)]
     console = Console()
     console.print("Starting the engine, the server and the trainer …")
@@ -116,7 +117,7 @@ async def _demo(options: argparse.Namespace) -> None:
         console.print("Scoring the trained model …")
         satisfaction, accuracy = await _score(client, name, options.questions)
     summary = _summary(options, run, progress, satisfaction, accuracy)
-    summary["seconds"] = round(progress.talk_seconds + time.monotonic() - began, 1)
+    summary["seconds"] = round(earlier_seconds + time.monotonic() - began, 1)
     (run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     draw_curves(run_dir / "curves.png", progress.first_replies, run.metrics())
     print_summary(console, summary, run_dir)

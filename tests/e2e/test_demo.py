@@ -32,6 +32,7 @@ def start(folder: Path, log: Path, model_dir: Path) -> subprocess.Popen[bytes]:
 
 def test_the_demo_teaches_what_people_want_and_goes_on_after_an_interruption(tmp_path: Path, tiny_model_dir: Path):
     log = tmp_path / "demo.log"
+    began = time.monotonic()
     demo = start(tmp_path, log, tiny_model_dir)
     try:
         deadline = time.monotonic() + 900
@@ -51,6 +52,7 @@ def test_the_demo_teaches_what_people_want_and_goes_on_after_an_interruption(tmp
     assert summary["steps"] == UPDATES
     assert summary["samples"] == 16 * UPDATES
     assert summary["requests_failed"] == 0
+    assert 60 < summary["seconds"] <= time.monotonic() - began
     assert summary["satisfaction_before"] <= 0.1
     assert summary["satisfaction_after"] >= 0.8
     assert summary["accuracy_before"] >= 0.9
