@@ -39,6 +39,6 @@ if ! "$env_dir/bin/python" -c 'import sys, torch; sys.exit(bool(torch.version.cu
     echo "  $env_dir/bin/python -m pip install --force-reinstall --no-deps torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu" >&2
     exit 1
 fi
-PYTHONDONTWRITEBYTECODE= PYTHONPATH="$shims" SGLANG_USE_CPU_ENGINE=1 "$env_dir/bin/python" -c \
+PYTHONDONTWRITEBYTECODE="" PYTHONPATH="$shims" SGLANG_USE_CPU_ENGINE=1 "$env_dir/bin/python" -c \
     'import sglang; print("SGLang", sglang.__version__)'
 echo "$wanted" > "$stamp"
