@@ -41,8 +41,9 @@ from rich.console import Console
 from slime.config.sections import EngineConfig
 from slime.errors import ConfigError
 from slime.store import Store
+from slime.weights.adapters import fingerprint
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Comparison:
         flags = method and [*method.flags(), *self.train_flags]
         return {
             "format": _FORMAT,
-            "model_dir": str(self.model_dir),
+            "weights": fingerprint(self.model_dir),  # a model built anew in its place is another
             "who": [[persona.name for persona in phase] for phase in plan.phases],
             "counts": [plan.num_sessions, plan.num_questions, plan.num_users],
             "users": self.user_model,

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from openclaw_test import compare
 from openclaw_test.compare import Comparison, _keep, _kept
 from openclaw_test.lockstep import LockStep
@@ -18,6 +19,7 @@ from openclaw_test.report.gains import gains
 from openclaw_test.suites.held_out import HeldOut
 from openclaw_test.suites.scoring import PersonaScore, SeedResult
 from openclaw_test.trial import Plan
+from safetensors.torch import save_file
 from slime.errors import ConfigError, TrainerError
 from slime.store import Store
 from slime.types import Completion, SamplingParams, Turn, TurnKind, TurnState, Verdict, VersionSpan
@@ -25,9 +27,13 @@ from slime.types import Completion, SamplingParams, Turn, TurnKind, TurnState, V
 KNOWN = baselines(4)
 
 
-def comparison(output_dir: Path, updates: int = 16) -> Comparison:
+def comparison(output_dir: Path, updates: int = 16, weight: float = 0.0) -> Comparison:
     plan = Plan(tuple(chosen("student", 34)), num_sessions=9, num_questions=10)
-    return Comparison(Path("/model"), output_dir, plan, TINY, 1.0, (0, 1), updates, 16, ())
+    model_dir = output_dir / "model"
+    model_dir.mkdir(exist_ok=True)
+    (model_dir / "config.json").write_text("{}")
+    save_file({"weight": torch.full((2,), weight)}, model_dir / "model.safetensors")
+    return Comparison(model_dir, output_dir, plan, TINY, 1.0, (0, 1), updates, 16, ())
 
 
 def test_arms_are_chosen_by_name_and_a_misspelt_one_is_named():
@@ -89,6 +95,7 @@ def test_results_are_kept_and_taken_for_the_same_question_only(tmp_path: Path):
     for other in (fewer.mark(opd), asked.mark(opd.adapted), asked.mark(None)):
         assert _kept(file, other) is None
     assert fewer.mark(None) == asked.mark(None), "how often a method is updated is nothing to a baseline"
+    assert _kept(file, comparison(tmp_path, weight=1.0).mark(opd)) is None, "another model in the same place"
     assert asked.plan.rows("memory", [result, dataclasses.replace(result, seed=1)])[0].kl is not None
 
 
